@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * lockstep/comm.h - collectives on tensors and on host memory, over the context's own duplicate of the communicator.
+ *
+ * No blocking MPI call is made: each operation is posted non-blocking and polled until the context's deadline; then
+ * every rank gets LKS_ERR_TIMEOUT with a text naming the operation and the silent ranks. Ranks must issue collectives in
+ * the same order; each carries a tag of operation, dtype and count, and a mismatch is an error on every rank that names
+ * both, not a hang or a truncated result.
+ */
+#ifndef LOCKSTEP_COMM_H
+#define LOCKSTEP_COMM_H
+
+#include <lockstep/base.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum lks_reduce { LKS_SUM, LKS_MEAN, LKS_MIN, LKS_MAX, LKS_PRODUCT };
+
+/* In place over all ranks. f16 and bf16 are staged to float32, reduced (and divided), and rounded once. MEAN needs a
+ * float dtype. The result has the same bits on every rank. Collective. */
+LKS_API lks_status lks_all_reduce(lks_tensor *t, int op);
+/* Overwrites t on every rank with root's. Collective. */
+LKS_API lks_status lks_broadcast(lks_tensor *t, int root);
+/* [d0, ...] of each rank, joined along dim 0 in rank order: [sum d0, ...]; the other dims must agree. Collective. */
+LKS_API lks_tensor *lks_all_gather(lks_tensor *t);
+/* Returns when every rank has called it. Collective. */
+LKS_API lks_status lks_barrier(lks_context *ctx);
+
+/* Reduces n int64 values / n doubles in host memory in place (SUM, MIN, MAX). Collective. */
+LKS_API lks_status lks_reduce_i64(lks_context *ctx, int64_t *value, int n, int op);
+LKS_API lks_status lks_reduce_f64(lks_context *ctx, double *value, int n, int op);
+/* Copies `bytes` of root's host memory to every rank. Collective. */
+LKS_API lks_status lks_broadcast_bytes(lks_context *ctx, void *data, int64_t bytes, int root);
+
+/* MAX(code, rank) over `mine`: LKS_OK if every rank passes LKS_OK; else every rank gets an error: the failing one its
+ * own code, the others LKS_ERR_PEER_FAILED with the lowest failing rank and its text. Collective. */
+LKS_API lks_status lks_agree(lks_context *ctx, lks_status mine);
+/* Runs fn on rank 0 while the others wait (its length does not count toward the deadline: rank 0 sends signs of life);
+ * its failure is every rank's (lks_agree). Collective. */
+typedef lks_status (*lks_rank_zero_fn)(void *user);
+LKS_API lks_status lks_rank_zero_call(lks_context *ctx, lks_rank_zero_fn fn, void *user);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * lockstep/context.h - a context is one rank's place in a training job: a duplicate of the caller's communicator, one
+ * device, the first error, the open scopes, the random state. There is no global state besides it.
+ */
+#ifndef LOCKSTEP_CONTEXT_H
+#define LOCKSTEP_CONTEXT_H
+
+#include <lockstep/base.h>
+#include <mpi.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum lks_log_level { LKS_LOG_DEBUG, LKS_LOG_INFO, LKS_LOG_WARNING, LKS_LOG_ERROR };
+/* Receives one line without newline. Called on the thread that uses the context, never from another. */
+typedef void (*lks_log_fn)(void *user, int level, const char *line);
+
+/* Options of a context, all with defaults; NULL only when out of memory. Free with lks_config_free (NULL is fine). Local. */
+LKS_API lks_config *lks_config_new(void);
+LKS_API void lks_config_free(lks_config *config);
+/* "cpu" (default), "cuda", or "auto" (cuda if every rank has one, else cpu; ranks that differ are an error). A device
+ * that is asked for and missing is an error, never a fallback. "far" is the test device: CPU kernels behind an
+ * asynchronous queue and memory that the host cannot touch. Local. */
+LKS_API lks_status lks_config_set_device(lks_config *config, const char *device);
+/* Threads of the CPU backend, >= 1; 0 (default) = OMP_NUM_THREADS if set, else cores allowed / ranks on the node. Local. */
+LKS_API lks_status lks_config_set_threads(lks_config *config, int threads);
+/* Seed of all random numbers (default 0). Must be the same on every rank: checked at create. Local. */
+LKS_API lks_status lks_config_set_seed(lks_config *config, int64_t seed);
+/* Seconds that a collective call waits for other ranks before it gives up with LKS_ERR_TIMEOUT and names who is
+ * missing; default 600, > 0. Local. */
+LKS_API lks_status lks_config_set_deadline(lks_config *config, double seconds);
+/* Where warnings and progress go; default nowhere. Local. */
+LKS_API lks_status lks_config_set_log(lks_config *config, lks_log_fn fn, void *user);
+/* Text of the error of the last lks_context_create with this config, "" if none. Owned by config. Local. */
+LKS_API const char *lks_config_message(const lks_config *config);
+
+/* Makes a context on a duplicate of `comm` (MPI_Comm_idup) and the device of `config` (NULL: defaults). MPI may be
+ * initialised by the program (MPI_THREAD_FUNNELED suffices) or not at all: then Lockstep initialises it and finalises
+ * it in lks_finalize. MPI_COMM_NULL with MPI not initialised stands for MPI_COMM_WORLD. The host's error handlers,
+ * signal handlers and floating-point environment are left alone. On failure *ctx is NULL, nothing is left behind and
+ * lks_config_message tells why. Errors: LKS_ERR_ARGUMENT, _DEVICE, _MPI, _PEER_FAILED, _TIMEOUT, _STATE (after
+ * MPI_Finalize; or N processes were started that do not see each other: the launcher's PMI does not fit this MPI).
+ * Collective. */
+LKS_API lks_status lks_context_create(MPI_Comm comm, const lks_config *config, lks_context **ctx);
+/* The same with a Fortran handle (MPI_Fint). Collective. */
+LKS_API lks_status lks_context_create_f(int comm, const lks_config *config, lks_context **ctx);
+/* Frees the context and all that it still owns, sets *ctx to NULL; a NULL *ctx is fine. After MPI_Finalize no MPI call
+ * is made and LKS_ERR_STATE is returned, memory is freed all the same. Collective. */
+LKS_API lks_status lks_context_destroy(lks_context **ctx);
+/* Finalises MPI if Lockstep initialised it, else does nothing. Call once after the last context. Collective. */
+LKS_API lks_status lks_finalize(void);
+
+/* Rank and size of the context's communicator; rank among, and number of, the ranks on this node. Local. */
+LKS_API int lks_rank(const lks_context *ctx);
+LKS_API int lks_size(const lks_context *ctx);
+LKS_API int lks_local_rank(const lks_context *ctx);
+LKS_API int lks_local_size(const lks_context *ctx);
+/* "cpu", "cuda" or "far"; a line about it (model, ISA, threads); threads of the CPU backend. Local. */
+LKS_API const char *lks_device_name(const lks_context *ctx);
+LKS_API const char *lks_device_description(const lks_context *ctx);
+LKS_API int lks_threads(const lks_context *ctx);
+
+/* First error since the last clear: its code (LKS_OK if none) and text ("rank 1: lks_matmul: inner sizes differ:
+ * [2,3] @ [4,5]"; "" if none). The text lives until the next failure after a clear. Local. */
+LKS_API lks_status lks_error_code(const lks_context *ctx);
+LKS_API const char *lks_error(const lks_context *ctx);
+LKS_API void lks_error_clear(lks_context *ctx);
+
+/* Opens a scope: tensors made from now on belong to it. Ends the innermost one and releases its share of its tensors;
+ * tensors kept (lks_keep), referred to by a living graph or view, live on. Scopes nest. Without a scope tensors belong
+ * to the context. Ending a scope that was not begun: LKS_ERR_STATE. Local. */
+LKS_API lks_status lks_scope_begin(lks_context *ctx);
+LKS_API lks_status lks_scope_end(lks_context *ctx);
+/* Ends the innermost scope but hands t (NULL passes) to the enclosing one; returns t. Local. */
+LKS_API lks_tensor *lks_scope_leave(lks_context *ctx, lks_tensor *t);
+
+/* Counters: living tensor headers, living graph nodes, bytes of device memory in use by tensors, the highest that was,
+ * bytes held by the caching pool. lks_memory_peak_reset starts the peak anew. Local. */
+LKS_API int64_t lks_live_tensors(const lks_context *ctx);
+LKS_API int64_t lks_live_nodes(const lks_context *ctx);
+LKS_API int64_t lks_memory_used(const lks_context *ctx);
+LKS_API int64_t lks_memory_peak(const lks_context *ctx);
+LKS_API int64_t lks_memory_held(const lks_context *ctx);
+LKS_API void lks_memory_peak_reset(lks_context *ctx);
+
+/* Random numbers: Philox4x32-10 (Salmon et al., 2011) with key (seed, attempted step, call number) and counter = the
+ * element's linear index in the global batch, so neither the number of ranks nor the splitting into micro-batches
+ * changes them. lks_random_set places the state; the optimizer adds 1 to `attempt` at each step, applied or skipped.
+ * Local (the values must agree on every rank). */
+LKS_API lks_status lks_random_set(lks_context *ctx, int64_t seed, int64_t attempt);
+LKS_API int64_t lks_random_seed(const lks_context *ctx);
+LKS_API int64_t lks_random_attempt(const lks_context *ctx);
+/* Declares that the next forward pass works on rows [first, first + rows) of the global batch, and starts the call
+ * numbers anew. rows = 0 (the state at start): replicated, every rank draws the same numbers. Local. */
+LKS_API lks_status lks_random_rows(lks_context *ctx, int64_t first, int64_t rows);
+
+/* Waits until the device has done all that was asked of it. The library itself never needs this. Local. */
+LKS_API lks_status lks_synchronize(lks_context *ctx);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * lockstep/nn.h - parameter sets, layers, models.
+ *
+ * A parameter set owns named parameters (trainable tensors) and buffers (running statistics). They are declared first,
+ * then sealed, at the latest by the first optimizer, lks_dp or checkpoint load: sealing lays values out in one block
+ * per dtype and gradients in a block of the same layout. Tensors handed out before stay valid. Later registration is
+ * LKS_ERR_STATE.
+ */
+#ifndef LOCKSTEP_NN_H
+#define LOCKSTEP_NN_H
+
+#include <lockstep/base.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* --- parameter sets --------------------------------------------------------------------------------------------- */
+
+LKS_API lks_status lks_params_create(lks_context *ctx, lks_params **ps);
+/* Frees set and tensors; modules built on it must be freed before. *ps becomes NULL; NULL is fine. Local. */
+LKS_API void lks_params_destroy(lks_params **ps);
+/* Declares a parameter / a buffer, zero-filled. The set owns *t. Names are free UTF-8 text of 1 to 1024 bytes, unique in
+ * the set ("" and duplicates: LKS_ERR_ARGUMENT). Parameters are floating. Local. */
+LKS_API lks_status lks_params_add(lks_params *ps, const char *name, lks_dtype dtype, int ndim, const int64_t *shape,
+                                  lks_tensor **t);
+LKS_API lks_status lks_params_add_buffer(lks_params *ps, const char *name, lks_dtype dtype, int ndim,
+                                         const int64_t *shape, lks_tensor **t);
+/* Lays out the arenas; again is fine. Local. */
+LKS_API lks_status lks_params_seal(lks_params *ps);
+/* Parameters and buffers in order of declaration: number, name, tensor, whether it is a parameter. Local. */
+LKS_API int lks_params_count(const lks_params *ps);
+LKS_API const char *lks_params_name(const lks_params *ps, int i);
+LKS_API lks_tensor *lks_params_tensor(const lks_params *ps, int i);
+LKS_API int lks_params_is_buffer(const lks_params *ps, int i);
+/* Index of a name or LKS_ERR_NOT_FOUND. Local. */
+LKS_API int lks_params_find(const lks_params *ps, const char *name);
+/* Number of trainable elements. Local. */
+LKS_API int64_t lks_params_numel(const lks_params *ps);
+/* Freezes or unfreezes one parameter; takes effect (buckets, updates) at the next lks_params_zero_grad. Local, the same
+ * on every rank. */
+LKS_API lks_status lks_params_set_trainable(lks_params *ps, int i, int on);
+/* Marks every gradient absent. Local. */
+LKS_API lks_status lks_params_zero_grad(lks_params *ps);
+
+/* --- initialisers: in place, drawn from the context's random numbers (replicated) ---------------------------------- */
+
+/* Kaiming uniform with a = sqrt(5) as PyTorch's linear and conv layers use it: U(-1/sqrt(fan_in), 1/sqrt(fan_in)). */
+LKS_API lks_status lks_init_kaiming_uniform(lks_tensor *w, int64_t fan_in);
+/* N(0, std). Xavier uniform (Glorot & Bengio, 2010). Kaiming normal for relu (He et al., 2015). */
+LKS_API lks_status lks_init_normal(lks_tensor *w, double std);
+LKS_API lks_status lks_init_xavier_uniform(lks_tensor *w, int64_t fan_in, int64_t fan_out);
+LKS_API lks_status lks_init_kaiming_normal(lks_tensor *w, int64_t fan_in);
+
+/* --- modules ---------------------------------------------------------------------------------------------------------
+ * Constructors declare parameters as "PREFIX.weight", ... in ps (prefix "" gives "weight") and initialise them as
+ * PyTorch does. dtype of parameters is float32 unless the set was told otherwise. A module that contains others owns
+ * them. Free with lks_module_destroy. All Local; the same calls in the same order on every rank. */
+
+LKS_API lks_status lks_linear_create(lks_params *ps, const char *prefix, int64_t in, int64_t out, int bias,
+                                     lks_module **m);
+LKS_API lks_status lks_embedding_create(lks_params *ps, const char *prefix, int64_t count, int64_t dim, lks_module **m);
+LKS_API lks_status lks_conv2d_create(lks_params *ps, const char *prefix, int64_t in, int64_t out, int64_t kernel,
+                                     int64_t stride, int64_t padding, int bias, lks_module **m);
+LKS_API lks_status lks_layer_norm_create(lks_params *ps, const char *prefix, int64_t dim, double eps, lks_module **m);
+LKS_API lks_status lks_batch_norm2d_create(lks_params *ps, const char *prefix, int64_t channels, double momentum,
+                                           double eps, lks_module **m);
+LKS_API lks_status lks_dropout_create(lks_params *ps, double p, lks_module **m);
+/* Multi-head self-attention, x [B, T, dim]: qkv projection, attention, output projection, dropout on both. */
+LKS_API lks_status lks_attention_create(lks_params *ps, const char *prefix, int64_t dim, int64_t heads, int causal,
+                                        double dropout, lks_module **m);
+/* Linear layers of the n sizes given with relu between. x [..., sizes[0]] */
+LKS_API lks_status lks_mlp_create(lks_params *ps, const char *prefix, int n, const int64_t *sizes, double dropout,
+                                  lks_module **m);
+/* Pre-norm decoder (GPT-2): token and learned position embeddings, `layers` blocks of attention and 4x GELU (tanh) MLP,
+ * final norm, head tied to the token embedding. Input int64 [B, T], T <= context; output [B, T, vocab]. */
+LKS_API lks_status lks_gpt_create(lks_params *ps, const char *prefix, int64_t vocab, int64_t context, int64_t layers,
+                                  int64_t dim, int64_t heads, double dropout, lks_module **m);
+/* Image classifier: `stages` of conv 3x3 - batch norm (if norm) - relu - max pool 2, widths width * 2^i, then dropout
+ * and a linear layer. Input [N, channels, h, w]; output [N, classes]. */
+LKS_API lks_status lks_cnn_create(lks_params *ps, const char *prefix, int64_t channels, int64_t h, int64_t w,
+                                  int64_t classes, int64_t width, int64_t stages, int norm, double dropout,
+                                  lks_module **m);
+LKS_API void lks_module_destroy(lks_module **m);
+
+/* Output for x. Train mode (the default) turns dropout and batch statistics on; eval off; it applies to all modules
+ * inside. Local. */
+LKS_API lks_tensor *lks_module_forward(lks_module *m, lks_tensor *x);
+LKS_API void lks_module_train(lks_module *m, int train);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * lockstep/ops.h - what is computed from tensors. Names and meanings are PyTorch's.
+ *
+ * Common to all: inputs may be strided, broadcast, 0-dim or empty; results are new tensors in the innermost scope;
+ * NULL in gives NULL out, any failure gives NULL and an error in the context; dim may be negative (from the end).
+ * Reduced floats (f16, bf16) are computed in float32 and rounded once. Recorded for backward when grad mode is on and
+ * an input requires a gradient. All functions are Local and return when the work is queued on the device.
+ */
+#ifndef LOCKSTEP_OPS_H
+#define LOCKSTEP_OPS_H
+
+#include <lockstep/base.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* --- views: share the storage; no data moves ------------------------------------------------------------------- */
+
+/* Same elements in row-major order under another shape; one entry may be -1 (inferred). A view where strides allow,
+ * else a copy. */
+LKS_API lks_tensor *lks_reshape(lks_tensor *x, int ndim, const int64_t *shape);
+/* Dims d..e (inclusive) folded into one. */
+LKS_API lks_tensor *lks_flatten(lks_tensor *x, int d, int e);
+LKS_API lks_tensor *lks_permute(lks_tensor *x, int ndim, const int *dims);
+LKS_API lks_tensor *lks_transpose(lks_tensor *x, int d0, int d1);
+/* x[start:end:step] along dim, Python's rules (negative from the end, clamped), step >= 1. */
+LKS_API lks_tensor *lks_slice(lks_tensor *x, int dim, int64_t start, int64_t end, int64_t step);
+/* `length` elements from start along dim; out of range is LKS_ERR_SHAPE. */
+LKS_API lks_tensor *lks_narrow(lks_tensor *x, int dim, int64_t start, int64_t length);
+/* Element `index` along dim, that dim removed. */
+LKS_API lks_tensor *lks_select(lks_tensor *x, int dim, int64_t index);
+/* Dims of size 1 repeated without copying (stride 0); -1 keeps a size; leading dims may be added. */
+LKS_API lks_tensor *lks_expand(lks_tensor *x, int ndim, const int64_t *shape);
+/* Removes dim if its size is 1 (otherwise x's shape is kept). Inserts a dim of size 1. */
+LKS_API lks_tensor *lks_squeeze(lks_tensor *x, int dim);
+LKS_API lks_tensor *lks_unsqueeze(lks_tensor *x, int dim);
+/* Pieces of `size` (last may be smaller) / n pieces (PyTorch's chunk). out has room for `max` pieces; returns how many
+ * there are, or a negative status. */
+LKS_API int lks_split(lks_tensor *x, int64_t size, int dim, int max, lks_tensor **out);
+LKS_API int lks_chunk(lks_tensor *x, int n, int dim, lks_tensor **out);
+
+/* --- copies and casts ------------------------------------------------------------------------------------------ */
+
+/* x itself if row-major contiguous, else a contiguous copy. A copy always (contiguous). */
+LKS_API lks_tensor *lks_contiguous(lks_tensor *x);
+LKS_API lks_tensor *lks_clone(lks_tensor *x);
+/* x as dtype; x itself if it is already. Differentiable between floats. */
+LKS_API lks_tensor *lks_to(lks_tensor *x, lks_dtype dtype);
+/* dst[...] = src, converted and broadcast; dst changes in place. Not recorded: fails with LKS_ERR_STATE when dst
+ * requires a gradient and grad mode is on. */
+LKS_API lks_status lks_copy_(lks_tensor *dst, lks_tensor *src);
+LKS_API lks_status lks_fill_(lks_tensor *dst, double value);
+
+/* --- elementwise ------------------------------------------------------------------------------------------------ */
+
+/* a + b, a - b, a * b, a / b with broadcasting and ordinary promotion (integer / integer gives float32). */
+LKS_API lks_tensor *lks_add(lks_tensor *a, lks_tensor *b);
+LKS_API lks_tensor *lks_sub(lks_tensor *a, lks_tensor *b);
+LKS_API lks_tensor *lks_mul(lks_tensor *a, lks_tensor *b);
+LKS_API lks_tensor *lks_div(lks_tensor *a, lks_tensor *b);
+/* scale * x + shift with numbers; keeps x's dtype (integers need integral numbers). The four below are this. */
+LKS_API lks_tensor *lks_affine(lks_tensor *x, double scale, double shift);
+LKS_API lks_tensor *lks_add_scalar(lks_tensor *x, double v);
+LKS_API lks_tensor *lks_mul_scalar(lks_tensor *x, double v);
+LKS_API lks_tensor *lks_neg(lks_tensor *x);
+LKS_API lks_tensor *lks_exp(lks_tensor *x);
+LKS_API lks_tensor *lks_log(lks_tensor *x);
+/* Gradient at 0 is 0 where the incoming gradient is exactly 0, else inf. */
+LKS_API lks_tensor *lks_sqrt(lks_tensor *x);
+LKS_API lks_tensor *lks_tanh(lks_tensor *x);
+LKS_API lks_tensor *lks_sigmoid(lks_tensor *x);
+/* max(x, 0); gradient at 0 is 0. NaN stays NaN. */
+LKS_API lks_tensor *lks_relu(lks_tensor *x);
+/* x Phi(x) (Hendrycks & Gimpel, 2016); tanh_form: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))). */
+LKS_API lks_tensor *lks_gelu(lks_tensor *x, int tanh_form);
+/* condition (BOOL) ? a : b, broadcast and promoted. */
+LKS_API lks_tensor *lks_where(lks_tensor *condition, lks_tensor *a, lks_tensor *b);
+/* Comparisons give BOOL; NaN compares as IEEE says. */
+LKS_API lks_tensor *lks_eq(lks_tensor *a, lks_tensor *b);
+LKS_API lks_tensor *lks_ne(lks_tensor *a, lks_tensor *b);
+LKS_API lks_tensor *lks_lt(lks_tensor *a, lks_tensor *b);
+LKS_API lks_tensor *lks_le(lks_tensor *a, lks_tensor *b);
+LKS_API lks_tensor *lks_gt(lks_tensor *a, lks_tensor *b);
+LKS_API lks_tensor *lks_ge(lks_tensor *a, lks_tensor *b);
+
+/* --- reductions -------------------------------------------------------------------------------------------------
+ * dims: ndims entries, NULL/0 = all. keepdim keeps reduced dims as 1. Sums accumulate in float32 or wider by fixed
+ * blocks: same bits on any thread count. */
+
+/* Integers and bool sum to int64. dtype: result dtype, x is converted first; LKS_DTYPE_NONE = x's. Empty sum is 0. */
+LKS_API lks_tensor *lks_sum(lks_tensor *x, int ndims, const int *dims, int keepdim, lks_dtype dtype);
+/* Floats only (or give a float dtype). The mean of nothing is NaN. */
+LKS_API lks_tensor *lks_mean(lks_tensor *x, int ndims, const int *dims, int keepdim, lks_dtype dtype);
+/* Largest element along dim and its int64 index (first of ties; NaN wins). indices may be NULL. Gradient goes to the
+ * index. An empty dim is LKS_ERR_SHAPE. */
+LKS_API lks_status lks_max(lks_tensor *x, int dim, int keepdim, lks_tensor **values, lks_tensor **indices);
+/* Largest element of all (0-dim). */
+LKS_API lks_tensor *lks_max_all(lks_tensor *x);
+LKS_API lks_tensor *lks_argmax(lks_tensor *x, int dim, int keepdim);
+
+/* --- products ----------------------------------------------------------------------------------------------------*/
+
+/* PyTorch's matmul in all ranks: 1-D @ 1-D is a dot product, 2-D @ 2-D a product, 1-D operands get a dim that is
+ * removed again, leading dims are a broadcast batch. Inputs of one floating dtype, float32 accumulation or wider. */
+LKS_API lks_tensor *lks_matmul(lks_tensor *a, lks_tensor *b);
+/* x [..., in], weight [out, in], bias [out] or LKS_NONE: x weight^T + bias, [..., out]. bias may be wider than x. */
+LKS_API lks_tensor *lks_linear(lks_tensor *x, lks_tensor *weight, lks_tensor *bias);
+
+/* --- convolution and pooling ------------------------------------------------------------------------------------ */
+
+/* Cross-correlation. x [N, C, H, W], weight [K, C/groups, R, S], bias [K] or LKS_NONE; stride, padding, dilation: 2
+ * entries (h, w) or NULL (1, 0, 1). Result [N, K, H', W'], H' = (H + 2 pad - dil (R - 1) - 1) / stride + 1. Computed
+ * and stored channels-last where x is. */
+LKS_API lks_tensor *lks_conv2d(lks_tensor *x, lks_tensor *weight, lks_tensor *bias, const int64_t *stride,
+                               const int64_t *padding, const int64_t *dilation, int64_t groups);
+/* Largest element of each window; kernel: 2 entries, stride NULL = kernel, padding NULL = 0 (at most kernel / 2). */
+LKS_API lks_tensor *lks_max_pool2d(lks_tensor *x, const int64_t *kernel, const int64_t *stride, const int64_t *padding);
+
+/* --- normalisation ----------------------------------------------------------------------------------------------- */
+
+/* Over the last `ndims` dims (Ba et al., 2016); weight, bias of that shape or LKS_NONE. Two-pass variance, so a large
+ * mean does not cancel. A row of one element gives bias, gradient 0. */
+LKS_API lks_tensor *lks_layer_norm(lks_tensor *x, int ndims, lks_tensor *weight, lks_tensor *bias, double eps);
+/* Over all dims but 1 (Ioffe & Szegedy, 2015). weight, bias [C] or LKS_NONE. training: batch statistics; else
+ * running_mean/running_var [C], float32. In training, staged_mean/staged_var [C] (LKS_NONE: nothing is kept) get
+ * (1 - momentum) staged + momentum * batch statistic (unbiased variance); they become the running ones when the step
+ * is applied. */
+LKS_API lks_tensor *lks_batch_norm(lks_tensor *x, lks_tensor *weight, lks_tensor *bias, lks_tensor *running_mean,
+                                   lks_tensor *running_var, lks_tensor *staged_mean, lks_tensor *staged_var,
+                                   int training, double momentum, double eps);
+
+/* --- softmax and losses ------------------------------------------------------------------------------------------ */
+
+/* A slice whose entries are all -inf gives zeros and a zero gradient. */
+LKS_API lks_tensor *lks_softmax(lks_tensor *x, int dim);
+LKS_API lks_tensor *lks_log_softmax(lks_tensor *x, int dim);
+
+enum lks_reduction { LKS_REDUCTION_NONE, LKS_REDUCTION_MEAN, LKS_REDUCTION_SUM };
+#define LKS_IGNORE_INDEX (-100)
+/* logits [N, C] or [N, C, d...], target int64 [N] or [N, d...]. Loss of a row is log sum exp(x) - x[target], with
+ * label_smoothing s: (1 - s) times that + s times the mean over classes. Rows whose target is ignore_index count
+ * nothing. NONE: target's shape; MEAN: over rows that count (0 if none); SUM. Result is float32 for reduced logits. A
+ * target outside [0, C) that is not ignore_index is an error naming row and value when the host can know it, else the
+ * loss is NaN at that row. */
+LKS_API lks_tensor *lks_cross_entropy(lks_tensor *logits, lks_tensor *target, int64_t ignore_index,
+                                      double label_smoothing, int reduction);
+
+/* --- indexing, joining ------------------------------------------------------------------------------------------- */
+
+/* weight [V, D], index int64 or int32 of any shape: [..., D]. Out of range: as the target of cross_entropy. */
+LKS_API lks_tensor *lks_embedding(lks_tensor *weight, lks_tensor *index);
+LKS_API lks_tensor *lks_cat(int n, lks_tensor *const *x, int dim);
+
+/* --- random -------------------------------------------------------------------------------------------------------*/
+
+/* Training form: zero with probability p (0 <= p < 1), the rest times 1/(1-p). No mask is stored: backward draws the
+ * same numbers again, so it must run before the optimizer step that follows. */
+LKS_API lks_tensor *lks_dropout(lks_tensor *x, double p);
+/* In place: uniform on [lo, hi), normal(mean, std) (Box & Muller, 1958). Floats only. */
+LKS_API lks_status lks_uniform_(lks_tensor *x, double lo, double hi);
+LKS_API lks_status lks_normal_(lks_tensor *x, double mean, double std);
+
+/* --- attention --------------------------------------------------------------------------------------------------- */
+
+/* softmax(scale q k^T + mask) v. q [B, H, T, D], k [B, H, S, D], v [B, H, S, Dv]; mask broadcastable to [B, H, T, S],
+ * BOOL (true = take part) or floating (added; no gradient), or LKS_NONE; causal: query t sees keys <= t + S - T.
+ * scale 0 = 1/sqrt(D). dropout_p acts on the probabilities. No T x S matrix is kept for backward: rows are recomputed
+ * from their log-sum (Dao et al., 2022). A row that sees no key gives zeros. */
+LKS_API lks_tensor *lks_scaled_dot_product_attention(lks_tensor *q, lks_tensor *k, lks_tensor *v, lks_tensor *mask,
+                                                     double dropout_p, int causal, double scale);
+
+/* --- the table ---------------------------------------------------------------------------------------------------- */
+
+/* Number of rows; the i-th row's name, schema text; index of a name or LKS_ERR_NOT_FOUND. Local. */
+LKS_API int lks_op_count(void);
+LKS_API const char *lks_op_name(int i);
+LKS_API const char *lks_op_schema(int i);
+LKS_API int lks_op_lookup(const char *name);
+/* 1 if the row has a gradient rule; 1 if `device` ("cpu", "cuda") has its kernel. Local. */
+LKS_API int lks_op_differentiable(int i);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * base.h - what every room stands on: the first error, the log, checked memory with fault injection, fault points,
+ * the floating-point guard. Knows no tensor, no device, no MPI.
+ */
+#ifndef LKSI_BASE_H
+#define LKSI_BASE_H
+
+#include <lockstep/base.h>
+#include <lockstep/context.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#define LKSI_TEXT 2048 /* bytes of an error text */
+
+/* One per context; the low rooms see only this part of it. */
+typedef struct lksi_base {
+    int rank, size;
+    lks_status code;      /* first error since the last clear */
+    char text[LKSI_TEXT]; /* "rank R: WHERE: cause" */
+    lks_log_fn log;
+    void *log_user;
+    int64_t live_blocks; /* host blocks from lksi_alloc that are not freed */
+    int64_t fail_at;     /* > 0: the fail_at-th allocation from now (host or device) fails; counts down */
+    double deadline;     /* seconds */
+} lksi_base;
+
+/* Records the first error (later ones are dropped until cleared) and returns code. where: "lks_matmul". */
+lks_status lksi_fail(lksi_base *b, lks_status code, const char *where, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+lks_status lksi_vfail(lksi_base *b, lks_status code, const char *where, const char *format, va_list args);
+void lksi_log(lksi_base *b, int level, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+/* Returns the status from the enclosing function unless it is LKS_OK. */
+#define TRY(call)                                                                                              \
+    do {                                                                                                       \
+        lks_status try_status_ = (call);                                                                       \
+        if (try_status_ != LKS_OK) return try_status_;                                                         \
+    } while (0)
+
+/* Host memory. Zeroed; NULL when out of memory (or when told to fail), with LKS_ERR_MEMORY recorded. bytes 0 gives a
+ * block. lksi_free(NULL) is fine. */
+void *lksi_alloc(lksi_base *b, int64_t bytes);
+void *lksi_realloc(lksi_base *b, void *p, int64_t old_bytes, int64_t new_bytes);
+char *lksi_strdup(lksi_base *b, const char *s);
+void lksi_free(lksi_base *b, void *p);
+/* 1 if this allocation must fail (fault injection); every allocator asks it once per request. */
+int lksi_alloc_must_fail(lksi_base *b);
+
+/* Products and sums that notice overflow: 1 = fits. */
+int lksi_mul_fits(int64_t a, int64_t b, int64_t *r);
+int lksi_add_fits(int64_t a, int64_t b, int64_t *r);
+
+/* LKS_FAULT=kill:POINT@N kills this process (SIGKILL) at the N-th passage of POINT (1 = first); LKS_FAULT_RANK picks a
+ * rank (default 0). Points: after-reduce before-update mid-write before-fsync before-rename after-rename prune
+ * evaluation. Costs one test when unset. */
+void lksi_fault_point(lksi_base *b, const char *point);
+
+/* Public entry points that compute run under the default floating-point environment: nearest, no traps, no FTZ/DAZ. The
+ * host's is put back, sticky flags included. */
+typedef struct lksi_fpenv { unsigned csr; int changed; } lksi_fpenv;
+void lksi_fpenv_enter(lksi_fpenv *saved);
+void lksi_fpenv_leave(const lksi_fpenv *saved);
+
+/* Monotonic seconds. */
+double lksi_now(void);
+
+#endif

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * comm.h - the transport table and the communicator that rooms above use. Device buffers are reduced by a transport
+ * (self, MPI, later NCCL); control messages always go over MPI host buffers. Nothing here blocks in MPI: operations are
+ * posted non-blocking and polled with the context's deadline.
+ */
+#ifndef LKSI_COMM_H
+#define LKSI_COMM_H
+
+#include "device/device.h"
+#include <lockstep/comm.h>
+#include <mpi.h>
+
+typedef struct lksi_comm lksi_comm;
+typedef struct lksi_request lksi_request;
+
+/* A transport of device buffers. Requests complete in the order of the compute stream once waited for. */
+typedef struct lksi_transport {
+    int abi, size;
+    const char *name; /* "self", "mpi", "nccl" */
+    lks_status (*open)(lksi_comm *c, void **self);
+    void (*close)(void *self);
+    /* In place on `count` elements at device address buf. what: a lasting text for errors. f16/bf16 staged to float32. The
+     * buffer must be complete in the compute stream; it must not be touched until waited for. */
+    lks_status (*all_reduce)(void *self, const char *what, void *buf, int64_t count, lks_dtype dtype, int op,
+                             lksi_request **rq);
+    lks_status (*broadcast)(void *self, const char *what, void *buf, int64_t bytes, int root, lksi_request **rq);
+    lks_status (*all_gather)(void *self, const char *what, const void *in, void *out, int64_t bytes, lksi_request **rq);
+    int (*test)(void *self, lksi_request *rq);          /* 1 done, 0 not yet, negative status */
+    lks_status (*wait)(void *self, lksi_request *rq);   /* later work of the compute stream comes after it; frees rq */
+    void (*poll)(void *self);                           /* makes progress; cheap */
+} lksi_transport;
+
+struct lksi_comm {
+    lksi_base *base;
+    lksi_device *dev;
+    MPI_Comm mpi; /* our duplicate */
+    int rank, size, local_rank, local_size;
+    const lksi_transport *transport;
+    void *self;
+    int64_t sequence;   /* collectives so far, for tags */
+    int64_t step;       /* attempted step, for texts; set by optim */
+    void *state;        /* comm.c's own */
+};
+
+/* dups `comm`. The transport is self for one rank, else MPI. Collective. */
+lks_status lksi_comm_open(lksi_base *b, MPI_Comm comm, lksi_comm **c);
+/* Second half, once the device is open. */
+lks_status lksi_comm_attach(lksi_comm *c, lksi_device *dev);
+void lksi_comm_close(lksi_comm *c);
+
+/* Device buffers through the transport. */
+lks_status lksi_comm_all_reduce(lksi_comm *c, const char *what, void *buf, int64_t count, lks_dtype dtype, int op,
+                                lksi_request **rq);
+lks_status lksi_comm_broadcast(lksi_comm *c, const char *what, void *buf, int64_t bytes, int root, lksi_request **rq);
+lks_status lksi_comm_wait(lksi_comm *c, lksi_request **rq); /* sets *rq NULL; NULL is fine */
+void lksi_comm_poll(lksi_comm *c);
+
+/* Host memory. Each waits (polling, with deadline). Collective. */
+lks_status lksi_host_reduce(lksi_comm *c, const char *what, void *buf, int64_t count, lks_dtype dtype, int op);
+lks_status lksi_host_broadcast(lksi_comm *c, const char *what, void *buf, int64_t bytes, int root);
+/* bytes of each rank, out holds size * bytes. */
+lks_status lksi_host_gather(lksi_comm *c, const char *what, const void *in, void *out, int64_t bytes);
+/* As lks_agree. where: the call for the text. */
+lks_status lksi_agree(lksi_comm *c, const char *where, lks_status mine);
+/* Posted now, finished later without a wait at the usual lag: one int64 MAX-reduced on the host (stop, save, error
+ * control). */
+lks_status lksi_host_reduce_start(lksi_comm *c, const char *what, int64_t *value, int n, int op, lksi_request **rq);
+lks_status lksi_host_reduce_finish(lksi_comm *c, lksi_request **rq);
+
+#endif

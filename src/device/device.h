@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * device.h - what a backend provides (struct lksi_backend) and the layer over it that all rooms use: caching pool,
+ * copies, events, launches. Device memory is an address that only the backend may dereference.
+ */
+#ifndef LKSI_DEVICE_H
+#define LKSI_DEVICE_H
+
+#include "base/base.h"
+#include "table/table.h"
+
+enum { LKSI_STREAM_COMPUTE, LKSI_STREAM_COMM, LKSI_STREAM_COPY, LKSI_STREAMS };
+
+typedef struct lksi_event lksi_event; /* a place in a stream */
+
+typedef struct lksi_device_options { int threads, local_rank, local_size; } lksi_device_options;
+
+/* A backend: one const table. size = sizeof the struct it was compiled with, abi = LKSI_ABI. */
+#define LKSI_ABI 1
+typedef struct lksi_backend {
+    int abi, size;
+    const char *name; /* "cpu" */
+    lks_status (*open)(lksi_base *b, const lksi_device_options *o, void **self);
+    void (*close)(void *self);
+    const char *(*describe)(void *self);
+    int (*threads)(void *self);
+    /* Raw device memory, 64-byte aligned (4 KiB and on huge pages from 2 MiB). Slow; the pool calls it. */
+    lks_status (*alloc)(void *self, int64_t bytes, void **p);
+    void (*free)(void *self, void *p, int64_t bytes);
+    /* Host memory for fast copies (pinned where that means something). */
+    lks_status (*host_alloc)(void *self, int64_t bytes, void **p);
+    void (*host_free)(void *self, void *p, int64_t bytes);
+    /* Queued on a stream; host memory must stay until an event after it is done, except that small (<= 4 KiB) uploads
+     * copy their source at once. */
+    lks_status (*upload)(void *self, int stream, void *dst, const void *host, int64_t bytes);
+    lks_status (*download)(void *self, int stream, void *host, const void *src, int64_t bytes);
+    lks_status (*copy)(void *self, int stream, void *dst, const void *src, int64_t bytes);
+    lks_status (*fill)(void *self, int stream, void *dst, int byte, int64_t bytes);
+    lks_status (*event_create)(void *self, lksi_event **e);
+    void (*event_destroy)(void *self, lksi_event *e);
+    lks_status (*event_record)(void *self, lksi_event *e, int stream);
+    lks_status (*stream_wait)(void *self, int stream, lksi_event *e); /* later work in stream waits; host does not */
+    int (*event_done)(void *self, lksi_event *e);                     /* 1 done, 0 not, negative status: failed */
+    lks_status (*event_wait)(void *self, lksi_event *e);              /* host waits */
+    /* Host address of device memory where the host may touch it (CPU), else NULL. The device must be idle on it. */
+    void *(*host_view)(void *self, void *p);
+    /* 1 if it has a kernel for op. Queues it; args and what they point to may be reused when it returns. */
+    int (*has)(void *self, int op);
+    lks_status (*launch)(void *self, int stream, const lksi_args *a);
+} lksi_backend;
+
+/* Backends that are compiled in. */
+extern const lksi_backend lksi_backend_cpu;
+extern const lksi_backend lksi_backend_far;
+
+typedef struct lksi_device {
+    const lksi_backend *be;
+    void *self;
+    lksi_base *base;
+    struct lksi_pool *pool;
+    int64_t used, peak, held; /* bytes: handed out, highest, taken from the backend */
+    int64_t waits;            /* host waits for events so far */
+    int64_t launches;
+} lksi_device;
+
+lks_status lksi_device_open(lksi_base *b, const lksi_backend *be, const lksi_device_options *o, lksi_device **d);
+void lksi_device_close(lksi_device *d); /* NULL is fine */
+
+/* Memory from the caching pool, 64-byte aligned, ordered by the compute stream: freed memory may be handed out at once to
+ * later work of that stream. bytes 0 gives a valid address. On failure LKS_ERR_MEMORY names the request, what is used,
+ * the peak; the pool first returns its idle blocks to the backend and tries again. */
+lks_status lksi_device_alloc(lksi_device *d, int64_t bytes, void **p);
+void lksi_device_free(lksi_device *d, void *p);
+/* Gives idle blocks back. */
+void lksi_device_trim(lksi_device *d);
+
+/* Host-blocking copies on the compute stream (they count as waits) and queued ones. */
+lks_status lksi_device_read(lksi_device *d, void *host, const void *src, int64_t bytes);
+lks_status lksi_device_write(lksi_device *d, void *dst, const void *host, int64_t bytes); /* host reusable at return */
+lks_status lksi_device_copy(lksi_device *d, void *dst, const void *src, int64_t bytes);
+lks_status lksi_device_zero(lksi_device *d, void *dst, int64_t bytes);
+lks_status lksi_device_event_wait(lksi_device *d, lksi_event *e); /* counted in waits */
+lks_status lksi_device_synchronize(lksi_device *d);
+/* Launches on the compute stream; a failure of the kernel is recorded with the row's name and a->why. */
+lks_status lksi_device_launch(lksi_device *d, lksi_args *a);
+
+#endif

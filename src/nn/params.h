@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * params.h - the parameter set as optim, dp and ckpt see it.
+ */
+#ifndef LKSI_PARAMS_H
+#define LKSI_PARAMS_H
+
+#include "tensor/tensor.h"
+#include <lockstep/nn.h>
+
+#define LKSI_ARENAS 4 /* one per floating dtype: f32, f64, f16, bf16 */
+
+typedef struct lksi_entry {
+    char *name;
+    lks_tensor *t;
+    int is_buffer;
+    int trainable;      /* in force */
+    int want_trainable; /* asked for; taken over at zero_grad */
+    int arena, slice;   /* after sealing: ps->arena[arena]->slice[slice]; buffers: ps->buffers */
+    lks_tensor *staged; /* buffers: what forward wrote, same shape, committed with the step */
+} lksi_entry;
+
+/* Handed down by dp (the only arrow upward): called by the optimizer before it reads gradients. */
+typedef struct lksi_reducer {
+    void *self;
+    lks_status (*finish)(void *self);               /* all buckets reduced or joined; LKS_OK also if this rank failed */
+    int (*failed)(void *self);                      /* 1: this rank failed in backward: put 2 in the flag */
+    const double *(*weight)(void *self);            /* device double: true weight summed over ranks and micro-batches */
+    double (*nominal)(void *self);                  /* nominal weight, 0 = none */
+    void (*stepped)(void *self);                    /* the step is over: a new window begins */
+} lksi_reducer;
+
+struct lks_params {
+    lks_context *ctx;
+    int n, room;
+    lksi_entry *e;
+    int sealed;
+    lksi_arena *arena[LKSI_ARENAS]; /* parameters by dtype; NULL where there are none */
+    lksi_arena *buffers;            /* float32 buffers, running values */
+    lksi_arena *staged;             /* same layout: values staged by forward */
+    int buffers_dirty;              /* forward staged something since the last commit */
+    int layout_version;             /* + 1 when trainable flags change */
+    lksi_reducer *reducer;          /* NULL: none */
+};
+
+/* 1 if entry i has a gradient now. */
+int lksi_params_present(const lks_params *ps, int i);
+
+#endif

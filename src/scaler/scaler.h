@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * scaler.h - the scaler as optim, dp and ckpt see it: its device state, and the states of optimizers between updates.
+ */
+#ifndef LKSI_SCALER_H
+#define LKSI_SCALER_H
+
+#include "tensor/tensor.h"
+#include <lockstep/scaler.h>
+
+/* Layout of the scaler in device memory (one block; see src/table/step.h for the struct). */
+void *lksi_scaler_device(lks_scaler *s); /* NULL s: NULL */
+
+/* Complete state as host numbers for a checkpoint. */
+typedef struct lksi_scaler_saved {
+    int32_t enabled;
+    uint32_t scale_bits; /* float32 */
+    int64_t tracker, good, bad, floor_skips;
+    double growth, backoff, floor, ceiling;
+    int64_t interval, floor_limit;
+} lksi_scaler_saved;
+lks_status lksi_scaler_read(lks_scaler *s, lksi_scaler_saved *saved); /* waits; LKS_ERR_STATE when a step is pending */
+/* Checks against the program by policy (enum lks_state_policy); writes nothing when it fails. */
+lks_status lksi_scaler_check(lks_scaler *s, const lksi_scaler_saved *saved, int policy);
+lks_status lksi_scaler_write(lks_scaler *s, const lksi_scaler_saved *saved, int policy);
+
+#endif

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * table.h - ops.def as an enum and an array of rows, and the shape rules. Knows no memory, no device, no context.
+ */
+#ifndef LKSI_TABLE_H
+#define LKSI_TABLE_H
+
+#include "table/view.h"
+
+enum lksi_op {
+#define OP(name, ...) LKSI_OP_##name,
+#define OP_NOGRAD OP
+#define OP_VIEW OP
+#define OP_INPLACE OP
+#include "table/ops.def"
+#undef OP
+#undef OP_NOGRAD
+#undef OP_VIEW
+#undef OP_INPLACE
+    LKSI_OP_COUNT
+};
+
+enum lksi_kind { LKSI_KIND_OP, LKSI_KIND_NOGRAD, LKSI_KIND_VIEW, LKSI_KIND_INPLACE };
+
+/* Shape rule: fills dtype, ndim, shape and stride of every out (stride row-major unless the row keeps channels-last;
+ * a view row also sets out->data from in->data), normalises attr (negative dims). Returns a status with the cause in
+ * a->why ("inner sizes differ: [2,3] @ [4,5]"). In-place rows check that what was handed in fits. Inputs' data must not be
+ * read. Absent inputs have ndim -1. */
+typedef lks_status (*lksi_infer_fn)(lksi_args *a);
+
+typedef struct lksi_row {
+    const char *name, *schema;
+    int kind, min_in, max_in, nout;
+    int save_in, save_out;
+    int policy[2]; /* by lks_policy_table: [LKS_TABLE_CPU], [LKS_TABLE_CUDA] */
+    lksi_infer_fn infer;
+} lksi_row;
+
+extern const lksi_row lksi_rows[LKSI_OP_COUNT];
+
+/* Helpers for shape rules, kernels and rooms above. */
+int64_t lksi_numel(const lksi_view *v);                       /* product of shape (checked when the tensor was made) */
+int lksi_is_contiguous(const lksi_view *v);                   /* row-major; strides of size-1 dims are ignored */
+int lksi_is_channels_last(const lksi_view *v);                /* 4-D, NHWC order in memory */
+void lksi_contiguous_strides(lksi_view *v);                   /* row-major strides for v->shape */
+void lksi_channels_last_strides(lksi_view *v);
+int lksi_broadcast(const lksi_view *a, const lksi_view *b, lksi_view *out); /* 1 = fits; sets ndim and shape */
+lks_dtype lksi_promote_views(const lksi_view *a, const lksi_view *b);       /* 0-dim tensors do not widen */
+const char *lksi_shape_text(const lksi_view *v, char *buffer, int bytes);   /* "[2,3]"; "none" if absent */
+lks_status lksi_why(lksi_args *a, lks_status code, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+#endif

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * view.h - the plain structs that kernels see. Compiled as C and as CUDA C++; no function here, no other room's type.
+ */
+#ifndef LKSI_VIEW_H
+#define LKSI_VIEW_H
+
+#include <lockstep/base.h>
+
+#define LKSI_MAX_IN 12 /* inputs of a row; cat takes more through lksi_args.in, which is an array of any length */
+#define LKSI_MAX_OUT 6
+
+typedef struct lksi_view {
+    void *data; /* device address of element 0; NULL with ndim -1: absent (LKS_NONE) */
+    int32_t dtype;
+    int32_t ndim;
+    int64_t shape[LKS_MAX_DIMS];
+    int64_t stride[LKS_MAX_DIMS]; /* in elements, >= 0 */
+} lksi_view;
+
+/* What an op is told besides its tensors. One member per family; rows name theirs in ops.def. */
+typedef union lksi_attr {
+    struct { double scale, shift; } affine;
+    struct { double value; } fill;
+    struct { int32_t dtype; } cast;
+    struct { int32_t mask, keepdim, dtype; } reduce; /* bit d of mask: dim d is reduced */
+    struct { int32_t dim, keepdim; } dim;
+    struct { int32_t tanh_form; } gelu;
+    struct { int64_t stride[2], padding[2], dilation[2], groups, size[4]; } conv2d; /* size: shape of what backward makes */
+    struct { int64_t kernel[2], stride[2], padding[2], size[4]; } pool;             /* size: shape of x, for backward */
+    struct { int32_t ndims; double eps; } norm;
+    struct { int32_t training; double momentum, eps; } batch_norm;
+    struct { int64_t ignore_index; double smoothing; int32_t reduction; } loss;
+    struct { int64_t rows; } embedding;
+    /* Element i of the tensor has counter offset + i (linear, row-major); key (seed, attempt, call). */
+    struct { int64_t offset, call; double a, b; } random; /* dropout: a = p; uniform: [a, b); normal: mean a, std b */
+    struct { int64_t offset, call; double p, scale; int32_t causal; } attention;
+    struct { int32_t ndim; int64_t shape[LKS_MAX_DIMS]; } view;
+    struct { int32_t dim; int64_t start, stop, step, size; } slice; /* size: of dim before slicing, for backward */
+    struct { int32_t ndim, dims[LKS_MAX_DIMS]; } permute;
+    struct { int64_t i[12]; double f[6]; } raw; /* optimizer rows: see src/table/step.h */
+} lksi_attr;
+
+/* Seed and attempted step, in device memory. */
+typedef struct lksi_rng { int64_t seed, attempt; } lksi_rng;
+
+/* One call of a kernel: complete and copyable, so that a device may queue it. */
+typedef struct lksi_args {
+    int32_t op, nin, nout;
+    const lksi_view *in; /* nin entries */
+    lksi_view *out;      /* nout entries, memory allocated, not overlapping inputs unless the row is in place */
+    lksi_attr attr;
+    const lksi_rng *rng; /* device memory */
+    char *why;           /* LKSI_WHY bytes for the text of a failure */
+} lksi_args;
+#define LKSI_WHY 512
+
+#endif

@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * tensor.h - the context struct, storages, tensors, scopes, arenas. Rooms above keep their state behind the pointers of
+ * the context.
+ */
+#ifndef LKSI_TENSOR_H
+#define LKSI_TENSOR_H
+
+#include "base/base.h"
+#include "device/device.h"
+#include <lockstep/autograd.h>
+#include <lockstep/tensor.h>
+
+struct lksi_comm;
+struct lksi_node;
+struct lksi_autocast;
+
+struct lks_context {
+    lksi_base base; /* first: a context is a base */
+    lksi_device *dev;
+    struct lksi_comm *comm;         /* room comm */
+    struct lksi_autocast *autocast; /* room autocast */
+    void (*poll)(struct lksi_comm *comm); /* handed down by comm: called by the door every few ops; may be NULL */
+    int door_count;
+    /* scopes */
+    lks_tensor **born;
+    int64_t born_count, born_room;
+    int64_t *scope_start;
+    int scope_count, scope_room;
+    /* tape */
+    int no_grad;           /* nesting of lks_no_grad_begin */
+    int64_t next_node;     /* number of the next node */
+    int64_t live_nodes, live_tensors;
+    int64_t walk;          /* stamp of the backward pass under way */
+    /* random */
+    lksi_rng *rng;         /* device copy of (seed, attempt) */
+    int64_t seed, attempt; /* host copy */
+    int64_t call;          /* next call number */
+    int64_t row_first, row_count;
+    int staged_off; /* > 0: recomputation, running statistics are not staged again */
+    int local_rank, local_size, threads;
+    int owns_mpi;
+    void *ctx_state; /* room ctx */
+};
+
+/* Device memory with a version that counts writes. Slices of an arena have their own. */
+typedef struct lksi_storage {
+    lks_context *ctx;
+    char *data;
+    int64_t bytes;
+    int64_t version;
+    int refs;
+    int owned; /* free data with the pool when refs drop to 0; 0: wrapped or an arena slice */
+    struct lksi_arena *arena; /* of which it is a slice; NULL */
+    int slice;
+} lksi_storage;
+
+typedef struct lksi_hook {
+    int64_t id;
+    lks_hook_fn fn;
+    void *user;
+    struct lksi_hook *next;
+} lksi_hook;
+
+struct lks_tensor {
+    lks_context *ctx;
+    lksi_storage *st;
+    lksi_view v;       /* data = st->data + offset */
+    int64_t numel;
+    int shares;
+    uint8_t requires_grad; /* leaf that wants a gradient, or result of a recorded op */
+    uint8_t is_view;
+    /* Where its gradient goes: output `out` of node (a share of it), or into `leaf` (a share; NULL for itself). A cast
+     * copy made by the door has the edge of its source. */
+    struct lksi_node *node;
+    int out;
+    lks_tensor *leaf;
+    /* leaves */
+    lks_tensor *grad;
+    lks_tensor *grad_slot; /* sealed parameter: its slice of the gradient arena */
+    lksi_hook *hooks;
+};
+
+/* Never fails the NULL pass-through silently: 1 if any of the n tensors is NULL. */
+int lksi_any_null(int n, lks_tensor *const *t);
+
+/* New storage from the pool / over foreign memory. NULL with the error recorded. */
+lksi_storage *lksi_storage_new(lks_context *ctx, int64_t bytes);
+lksi_storage *lksi_storage_wrap(lks_context *ctx, void *data, int64_t bytes);
+void lksi_storage_drop(lksi_storage *st);
+
+/* New tensor on st (takes a share of it) described by v; belongs to the innermost scope. bind: v->data is used. */
+lks_tensor *lksi_tensor_on(lksi_storage *st, const lksi_view *v);
+/* New tensor with fresh memory for v's dtype, shape and stride (dense). where: for the error text. */
+lks_tensor *lksi_tensor_new(lks_context *ctx, const lksi_view *v, const char *where);
+/* A tensor that belongs to no scope: the caller owns its one share. */
+lks_tensor *lksi_tensor_unscoped(lks_tensor *t);
+/* Checks an element count and byte size; where: for the error. */
+lks_status lksi_check_shape(lks_context *ctx, const char *where, lks_dtype dtype, int ndim, const int64_t *shape,
+                            int64_t *numel);
+/* Fills v (row-major). */
+void lksi_view_init(lksi_view *v, lks_dtype dtype, int ndim, const int64_t *shape);
+/* "bfloat16[2,3]" for error texts. */
+const char *lksi_tensor_text(const lks_tensor *t, char *buffer, int bytes);
+
+/* --- arenas: one dtype's parameters in one block, gradients in a twin layout ------------------------------------- */
+
+#define LKSI_ARENA_ALIGN 64 /* elements; each slice starts on a multiple */
+
+typedef struct lksi_slice {
+    int64_t offset, numel; /* elements */
+    lks_tensor *value;     /* the parameter (its storage is the slice) */
+    lks_tensor *grad;      /* same shape over the gradient block; NULL for buffers */
+    lks_tensor *twin[2];   /* low-precision copies: [0] bf16, [1] f16; NULL until in use */
+    int64_t twin_version[2];
+} lksi_slice;
+
+typedef struct lksi_arena {
+    lks_context *ctx;
+    lks_dtype dtype;
+    int64_t count; /* elements, padding included (padding stays 0) */
+    char *value, *grad;  /* device blocks; grad NULL for buffers */
+    char *twin[2];       /* blocks of count elements, NULL until in use */
+    int slices;
+    lksi_slice *slice;
+} lksi_arena;
+
+/* Moves the n tensors (contiguous leaves of one dtype, own storage) into one new block in the order given, keeping
+ * their headers and values; with_grad: also a zeroed gradient block, and each tensor's grad_slot. */
+lks_status lksi_arena_create(lks_context *ctx, lks_dtype dtype, int n, lks_tensor *const *t, int with_grad,
+                             lksi_arena **arena);
+/* Frees blocks; tensors over them must not be used afterwards (their storages become empty). */
+void lksi_arena_destroy(lksi_arena *a);
+/* Makes sure the twin block and headers for dtype (LKS_BF16 or LKS_F16) exist; which = 0 or 1. Contents are not filled. */
+lks_status lksi_arena_twin(lksi_arena *a, lks_dtype dtype, int *which);
+/* All values were written: versions + 1; twins_too: twins were rewritten with them. */
+void lksi_arena_touched(lksi_arena *a, int twins_too);
+
+#endif
