@@ -23,9 +23,14 @@ typedef struct lksi_base {
     int64_t live_blocks; /* host blocks from lksi_alloc that are not freed */
     int64_t fail_at;     /* > 0: the fail_at-th allocation from now (host or device) fails; counts down */
     double deadline;     /* seconds */
+    /* LKS_FAULT, read at the first passage of a fault point. */
+    int fault_state; /* 0 not read, 1 none, 2 armed */
+    char fault_point[24];
+    int64_t fault_left; /* passages until it strikes */
 } lksi_base;
 
-/* Records the first error (later ones are dropped until cleared) and returns code. where: "lks_matmul". */
+/* Records the first error (later ones are dropped until cleared) and returns code. where: "lks_matmul". Only on the
+ * thread that uses the context; b NULL records nothing. */
 lks_status lksi_fail(lksi_base *b, lks_status code, const char *where, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 lks_status lksi_vfail(lksi_base *b, lks_status code, const char *where, const char *format, va_list args);
@@ -39,7 +44,8 @@ void lksi_log(lksi_base *b, int level, const char *format, ...) __attribute__((f
     } while (0)
 
 /* Host memory. Zeroed; NULL when out of memory (or when told to fail), with LKS_ERR_MEMORY recorded. bytes 0 gives a
- * block. lksi_free(NULL) is fine. */
+ * block. lksi_free(b, NULL) is fine. lksi_realloc zeroes what is new; when it fails, p is still valid. b NULL: not counted,
+ * not recorded. */
 void *lksi_alloc(lksi_base *b, int64_t bytes);
 void *lksi_realloc(lksi_base *b, void *p, int64_t old_bytes, int64_t new_bytes);
 char *lksi_strdup(lksi_base *b, const char *s);
@@ -58,7 +64,16 @@ void lksi_fault_point(lksi_base *b, const char *point);
 
 /* Public entry points that compute run under the default floating-point environment: nearest, no traps, no FTZ/DAZ. The
  * host's is put back, sticky flags included. */
-typedef struct lksi_fpenv { unsigned csr; int changed; } lksi_fpenv;
+#if !defined __x86_64__ && !defined __aarch64__
+#include <fenv.h>
+#endif
+typedef struct lksi_fpenv {
+    unsigned csr, flags; /* as found; flags only where they have a register of their own */
+    int changed;
+#if !defined __x86_64__ && !defined __aarch64__
+    fenv_t env;
+#endif
+} lksi_fpenv;
 void lksi_fpenv_enter(lksi_fpenv *saved);
 void lksi_fpenv_leave(const lksi_fpenv *saved);
 
