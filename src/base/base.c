@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * base.c - the first error, the log, the clock, and points where a test kills the process. Nothing here prints by itself
- * or ends the process unless LKS_FAULT asks for it.
+ * base.c - the first error, the log, the clock, and points where a test kills the process. Nothing here prints by
+ * itself or ends the process unless LKS_FAULT asks for it.
  */
 #include "base/base.h"
 #include <signal.h>
@@ -56,8 +56,8 @@ double lksi_now(void)
 static const char *const fault_points[] = {"after-reduce",  "before-rename", "before-update", "mid-write",
                                            "before-fsync", "after-rename",  "prune",         "evaluation"};
 
-/* Reads LKS_FAULT and LKS_FAULT_RANK; returns the state. A setting that means nothing is said, so that no test passes by
- * killing nobody. */
+/* Reads LKS_FAULT and LKS_FAULT_RANK; returns the state. A setting that means nothing is said, so that no test passes
+ * by killing nobody. */
 static int fault_read(lksi_base *b)
 {
     const char *setting = getenv("LKS_FAULT"), *rank = getenv("LKS_FAULT_RANK");
@@ -70,7 +70,7 @@ static int fault_read(lksi_base *b)
     for (size_t i = 0; at && i < sizeof fault_points / sizeof *fault_points; i++)
         known |= strlen(fault_points[i]) == length && !memcmp(fault_points[i], point, length);
     if (!known || n < 1 || *end || length >= sizeof b->fault_point) {
-        lksi_log(b, LKS_LOG_WARNING, "LKS_FAULT=%s is not kill:POINT@N with a known POINT and N >= 1: ignored", setting);
+        lksi_log(b, LKS_LOG_WARNING, "LKS_FAULT=%s is not kill:POINT@N with a known POINT: ignored", setting);
         return 1;
     }
     long victim = 0;

@@ -44,8 +44,8 @@ void lksi_log(lksi_base *b, int level, const char *format, ...) __attribute__((f
     } while (0)
 
 /* Host memory. Zeroed; NULL when out of memory (or when told to fail), with LKS_ERR_MEMORY recorded. bytes 0 gives a
- * block. lksi_free(b, NULL) is fine. lksi_realloc zeroes what is new; when it fails, p is still valid. b NULL: not counted,
- * not recorded. */
+ * block. lksi_free(b, NULL) is fine. lksi_realloc zeroes what is new; when it fails, p is still valid. b NULL: not
+ * counted, not recorded. */
 void *lksi_alloc(lksi_base *b, int64_t bytes);
 void *lksi_realloc(lksi_base *b, void *p, int64_t old_bytes, int64_t new_bytes);
 char *lksi_strdup(lksi_base *b, const char *s);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * memory.c - host memory that is counted and can be told to fail, and arithmetic on sizes that notices overflow. Safe from
- * any thread as long as nothing fails; a failure is recorded in the base, so it belongs to the context's thread. Not
- * here: device memory (src/device).
+ * memory.c - host memory that is counted and can be told to fail, and arithmetic on sizes that notices overflow. Safe
+ * from any thread as long as nothing fails; a failure is recorded in the base, so it belongs to the context's thread.
+ * Not here: device memory (src/device).
  */
 #include "base/base.h"
 #include <inttypes.h>
@@ -17,8 +17,8 @@ int lksi_alloc_must_fail(lksi_base *b)
 
 static void out_of_memory(lksi_base *b, int64_t bytes)
 {
-    lksi_fail(b, LKS_ERR_MEMORY, "host memory", "cannot allocate %" PRId64 " bytes (%" PRId64 " blocks are in use)", bytes,
-              b ? __atomic_load_n(&b->live_blocks, __ATOMIC_RELAXED) : 0);
+    lksi_fail(b, LKS_ERR_MEMORY, "host memory", "cannot allocate %" PRId64 " bytes (%" PRId64 " blocks are in use)",
+              bytes, b ? __atomic_load_n(&b->live_blocks, __ATOMIC_RELAXED) : 0);
 }
 
 void *lksi_alloc(lksi_base *b, int64_t bytes)

@@ -26,7 +26,7 @@ typedef struct lksi_backend {
     int (*threads)(void *self);
     /* Raw device memory, 64-byte aligned (4 KiB and on huge pages from 2 MiB). Slow; the pool calls it. */
     lks_status (*alloc)(void *self, int64_t bytes, void **p);
-    void (*free)(void *self, void *p, int64_t bytes);
+    void (*free)(void *self, void *p, int64_t bytes); /* waits for queued work that may use it */
     /* Host memory for fast copies (pinned where that means something). */
     lks_status (*host_alloc)(void *self, int64_t bytes, void **p);
     void (*host_free)(void *self, void *p, int64_t bytes);
@@ -47,6 +47,9 @@ typedef struct lksi_backend {
     /* 1 if it has a kernel for op. Queues it; args and what they point to may be reused when it returns. */
     int (*has)(void *self, int op);
     lks_status (*launch)(void *self, int stream, const lksi_args *a);
+    /* Text of the last failure other than that of a launch (those have a->why); "" if there is none. A queued kernel
+     * that failed makes every later call fail until event_wait or launch has reported it once. */
+    const char *(*failure)(void *self);
 } lksi_backend;
 
 /* Backends that are compiled in. */
@@ -66,9 +69,9 @@ typedef struct lksi_device {
 lks_status lksi_device_open(lksi_base *b, const lksi_backend *be, const lksi_device_options *o, lksi_device **d);
 void lksi_device_close(lksi_device *d); /* NULL is fine */
 
-/* Memory from the caching pool, 64-byte aligned, ordered by the compute stream: freed memory may be handed out at once to
- * later work of that stream. bytes 0 gives a valid address. On failure LKS_ERR_MEMORY names the request, what is used,
- * the peak; the pool first returns its idle blocks to the backend and tries again. */
+/* Memory from the caching pool, 64-byte aligned, ordered by the compute stream: freed memory may be handed out at
+ * once to later work of that stream. bytes 0 gives a valid address. On failure LKS_ERR_MEMORY names the request, what
+ * is used, the peak; the pool first returns its idle blocks to the backend and tries again. */
 lks_status lksi_device_alloc(lksi_device *d, int64_t bytes, void **p);
 void lksi_device_free(lksi_device *d, void *p);
 /* Gives idle blocks back. */
@@ -76,7 +79,8 @@ void lksi_device_trim(lksi_device *d);
 
 /* Host-blocking copies on the compute stream (they count as waits) and queued ones. */
 lks_status lksi_device_read(lksi_device *d, void *host, const void *src, int64_t bytes);
-lks_status lksi_device_write(lksi_device *d, void *dst, const void *host, int64_t bytes); /* host reusable at return */
+lks_status lksi_device_write(lksi_device *d, void *dst, const void *host, int64_t bytes); /* host reusable at return; up
+                                                                                        * to 4 KiB do not wait */
 lks_status lksi_device_copy(lksi_device *d, void *dst, const void *src, int64_t bytes);
 lks_status lksi_device_zero(lksi_device *d, void *dst, int64_t bytes);
 lks_status lksi_device_event_wait(lksi_device *d, lksi_event *e); /* counted in waits */
