@@ -48,7 +48,7 @@ typedef struct lksi_backend {
     int (*has)(void *self, int op);
     lks_status (*launch)(void *self, int stream, const lksi_args *a);
     /* Text of the last failure other than that of a launch (those have a->why); "" if there is none. A queued kernel
-     * that failed makes every later call fail until event_wait or launch has reported it once. */
+     * that fails later is reported once, by the next launch or event_wait; event_done shows it until then. */
     const char *(*failure)(void *self);
 } lksi_backend;
 
