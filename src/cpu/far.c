@@ -281,6 +281,11 @@ static lks_status far_open(lksi_base *b, const lksi_device_options *o, void **se
     return LKS_OK;
 }
 
+lksi_cpu *lksi_far_cpu(void *self)
+{
+    return ((struct far *)self)->cpu;
+}
+
 static const char *far_describe(void *self)
 {
     return ((struct far *)self)->describe;

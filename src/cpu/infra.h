@@ -24,6 +24,9 @@ struct lksi_cpu {
 lks_status lksi_cpu_open(lksi_base *b, const lksi_device_options *o, lksi_cpu **cpu);
 void lksi_cpu_close(lksi_cpu *cpu);
 
+/* The CPU under a device that lksi_backend_far opened (for tests that put kernels of their own into its table). */
+lksi_cpu *lksi_far_cpu(void *self);
+
 /* Memory from the system: NULL when there is none. */
 void *lksi_cpu_memory(int64_t bytes);
 void lksi_cpu_memory_free(void *p, int64_t bytes);
