@@ -16,11 +16,15 @@ typedef struct lksi_entry {
     int is_buffer;
     int trainable;      /* in force */
     int want_trainable; /* asked for; taken over at zero_grad */
-    int arena, slice;   /* after sealing: ps->arena[arena]->slice[slice]; buffers: ps->buffers */
-    lks_tensor *staged; /* buffers: what forward wrote, same shape, committed with the step */
+    int arena, slice;   /* after sealing: ps->arena[arena]->slice[slice]; buffers: ps->buffers (-1: not float32) */
+    lks_tensor *staged; /* buffers: what forward wrote, same shape, committed with the step; see lksi_params_staged */
+    int staged_dirty;   /* handed out since the last commit */
+    int64_t staged_version, running_version; /* of the storages when both were last equal */
 } lksi_entry;
 
-/* Handed down by dp (the only arrow upward): called by the optimizer before it reads gradients. */
+/* Handed down by dp (the only arrow upward): called by the optimizer before it reads gradients. With a reducer, gradient
+ * memory of every trainable parameter holds a gradient once finish returned (zeros where no rank has one), so presence
+ * on this rank (t->grad) is only about who has something. */
 typedef struct lksi_reducer {
     void *self;
     lks_status (*finish)(void *self);               /* all buckets reduced or joined; LKS_OK also if this rank failed */
@@ -45,5 +49,11 @@ struct lks_params {
 
 /* 1 if entry i has a gradient now. */
 int lksi_params_present(const lks_params *ps, int i);
+/* The staged twin of float32 buffer i, for a forward pass that is about to write it: it starts each window with the
+ * running value, also after a load. NULL: failed, or not a float32 buffer. */
+lks_tensor *lksi_params_staged(lks_params *ps, int i);
+/* Makes running and staged values of what was handed out equal: running = staged if the step in `step` (view of struct
+ * lksi_step) was applied, else staged = running. A buffer written by others in between keeps what they wrote. */
+lks_status lksi_params_commit(lks_params *ps, const char *where, const lksi_view *step);
 
 #endif
