@@ -31,7 +31,9 @@ struct lks_context {
     int no_grad;           /* nesting of lks_no_grad_begin */
     int64_t next_node;     /* number of the next node */
     int64_t live_nodes, live_tensors;
-    int64_t walk;          /* stamp of the backward pass under way */
+    int64_t walk;          /* stamp of the last backward pass */
+    void *dying;           /* nodes waiting to be freed, so that long graphs do not recurse */
+    int draining;
     /* random */
     lksi_rng *rng;         /* device copy of (seed, attempt) */
     int64_t seed, attempt; /* host copy */
@@ -42,6 +44,13 @@ struct lks_context {
     int owns_mpi;
     void *ctx_state; /* room ctx */
 };
+
+/* Something shared whose last share destroys it; graph nodes begin with one, so that a tensor can drop its node. */
+typedef struct lksi_owned {
+    int64_t refs;
+    void (*destroy)(struct lksi_owned *self);
+} lksi_owned;
+void lksi_owned_drop(lksi_owned *o); /* NULL is fine */
 
 /* Device memory with a version that counts writes. Slices of an arena have their own. */
 typedef struct lksi_storage {
@@ -77,6 +86,8 @@ struct lks_tensor {
     lks_tensor *leaf;
     /* leaves */
     lks_tensor *grad;
+    int64_t pass; /* backward pass that last counted it */
+    int uses;     /* contributions still to come in that pass */
     lks_tensor *grad_slot; /* sealed parameter: its slice of the gradient arena */
     lksi_hook *hooks;
 };
@@ -89,12 +100,16 @@ lksi_storage *lksi_storage_new(lks_context *ctx, int64_t bytes);
 lksi_storage *lksi_storage_wrap(lks_context *ctx, void *data, int64_t bytes);
 void lksi_storage_drop(lksi_storage *st);
 
-/* New tensor on st (takes a share of it) described by v; belongs to the innermost scope. bind: v->data is used. */
+/* New tensor on st (takes a share of it) described by v, v->data included; belongs to the innermost scope. */
 lks_tensor *lksi_tensor_on(lksi_storage *st, const lksi_view *v);
 /* New tensor with fresh memory for v's dtype, shape and stride (dense). where: for the error text. */
 lks_tensor *lksi_tensor_new(lks_context *ctx, const lksi_view *v, const char *where);
-/* A tensor that belongs to no scope: the caller owns its one share. */
+/* Takes the newest tensor out of its scope: the caller owns its one share. NULL passes. */
 lks_tensor *lksi_tensor_unscoped(lks_tensor *t);
+/* A further header on t's memory, without history. */
+lks_tensor *lksi_tensor_alias(lks_tensor *t);
+/* Drops the tensor's share of its node and leaf: it becomes a constant. */
+void lksi_tensor_forget(lks_tensor *t);
 /* Checks an element count and byte size; where: for the error. */
 lks_status lksi_check_shape(lks_context *ctx, const char *where, lks_dtype dtype, int ndim, const int64_t *shape,
                             int64_t *numel);

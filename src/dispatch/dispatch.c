@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * dispatch.c - the one door: decide dtype, cast, infer, allocate, launch, record. There is no second path for gradients,
+ * optimizers or casts.
+ */
+#include "dispatch/dispatch.h"
+
+#include "autocast/autocast.h"
+#include "tape/tape.h"
+
+#include <string.h>
+
+#define POLL_EVERY 16 /* calls between two looks at communication */
+#define ON_STACK 16   /* inputs handled without allocation; cat may have more */
+
+static const lksi_view absent = {.data = NULL, .dtype = LKS_DTYPE_NONE, .ndim = -1};
+
+/* A cast of t that keeps t's place in the graph: the gradient of whoever uses it goes where t's goes, and is converted
+ * there. So casts need no nodes of their own. */
+static lks_tensor *cast_for(lks_context *ctx, const char *where, lks_tensor *t, lks_dtype to)
+{
+    lks_tensor *fill;
+    lks_tensor *c = lksi_autocast_find(ctx, t, to, &fill);
+    if (c) {
+        lksi_autocast_count(ctx, 1);
+        return c;
+    }
+    if (ctx->base.code == LKS_ERR_MEMORY) return NULL;
+    lksi_autocast_count(ctx, 0);
+    lksi_attr attr = {.cast = {.dtype = to}};
+    ctx->no_grad++;
+    lks_status s;
+    if (fill) {
+        c = fill;
+        s = lksi_call(ctx, where, LKSI_OP_copy, 1, &t, NULL, 1, &c);
+    } else {
+        s = lksi_call(ctx, where, LKSI_OP_cast, 1, &t, &attr, 1, &c);
+    }
+    ctx->no_grad--;
+    if (s != LKS_OK) return NULL;
+    if (fill) {
+        lksi_autocast_filled(ctx, t, c);
+        return c;
+    }
+    if (t->requires_grad && !ctx->no_grad) {
+        lksi_edge e = lksi_edge_of(t);
+        c->requires_grad = 1;
+        c->out = e.out;
+        if ((c->node = e.node)) e.node->own.refs++;
+        c->leaf = lks_keep(e.leaf);
+    }
+    lksi_autocast_remember(ctx, t, c);
+    return c;
+}
+
+static lks_status run(lks_context *ctx, const char *where, int op, int nin, lks_tensor *const *in,
+                      const lksi_attr *attr, int nout, lks_tensor **out, lks_tensor **work, lksi_view *vin)
+{
+    const lksi_row *row = &lksi_rows[op];
+    lksi_base *b = &ctx->base;
+    char why[LKSI_WHY] = "";
+    lksi_view vout[LKSI_MAX_OUT];
+    lksi_args a = {.op = op, .nin = nin, .nout = nout, .in = vin, .out = vout, .rng = ctx->rng, .why = why};
+    if (attr) a.attr = *attr;
+
+    if (row->kind == LKSI_KIND_OP || row->kind == LKSI_KIND_NOGRAD) {
+        lks_dtype to;
+        TRY(lksi_autocast_decide(ctx, where, op, nin, in, &a.attr, &to));
+        if (to != LKS_DTYPE_NONE) {
+            for (int i = 0; i < nin; i++) {
+                work[i] = in[i];
+                if (lksi_autocast_eligible(in[i], to) && !(work[i] = cast_for(ctx, where, in[i], to)))
+                    return b->code ? b->code : LKS_ERR_MEMORY;
+            }
+            in = work;
+        }
+    }
+    for (int i = 0; i < nin; i++) vin[i] = in[i] == lks_none ? absent : in[i]->v;
+    for (int i = 0; i < nout; i++) {
+        if (out[i]) vout[i] = out[i]->v;
+        else vout[i] = absent;
+    }
+    lks_status s = row->infer(&a);
+    if (s != LKS_OK) return lksi_fail(b, s, where, "%s", why);
+
+    int given = 0;
+    for (int i = 0; i < nout; i++) {
+        if (out[i]) {
+            given |= 1 << i;
+            if (row->kind != LKSI_KIND_INPLACE) { /* an out form: shape must agree, a float may be wider */
+                const lksi_view *o = &out[i]->v;
+                int same = o->ndim == vout[i].ndim &&
+                           !memcmp(o->shape, vout[i].shape, (size_t)o->ndim * sizeof(int64_t)) &&
+                           (o->dtype == vout[i].dtype || (lks_dtype_is_float(o->dtype) && lks_dtype_is_float(vout[i].dtype)));
+                if (!same) {
+                    char have[200], want[200];
+                    return lksi_fail(b, LKS_ERR_SHAPE, where, "output is %s%s, needed is %s%s", lks_dtype_name(o->dtype),
+                                     lksi_shape_text(o, have, sizeof have), lks_dtype_name(vout[i].dtype),
+                                     lksi_shape_text(&vout[i], want, sizeof want));
+                }
+            }
+            vout[i] = out[i]->v;
+        } else if (row->kind == LKSI_KIND_VIEW) {
+            if (!(out[i] = lksi_tensor_on(in[0]->st, &vout[i]))) return LKS_ERR_MEMORY;
+            out[i]->is_view = 1;
+        } else {
+            if (!(out[i] = lksi_tensor_new(ctx, &vout[i], where))) return b->code ? b->code : LKS_ERR_MEMORY;
+            vout[i].data = out[i]->v.data;
+        }
+    }
+    if (row->kind != LKSI_KIND_VIEW) {
+        int work_to_do = 0;
+        for (int i = 0; i < nout; i++) work_to_do |= out[i]->numel > 0;
+        if (work_to_do && (s = lksi_device_launch(ctx->dev, &a)) != LKS_OK) {
+            lksi_fail(b, s, where, "%s", why[0] ? why : "the kernel failed");
+            return s;
+        }
+    }
+    for (int i = 0; i < nout; i++)
+        if (given >> i & 1) out[i]->st->version++;
+    /* Running statistics staged by batch_norm are inputs that it writes. */
+    if ((row->kind == LKSI_KIND_OP || row->kind == LKSI_KIND_VIEW || row->kind == LKSI_KIND_NOGRAD) && !given &&
+        lksi_tape_wants(ctx, nin, in) && lks_dtype_is_float(out[0]->v.dtype))
+        return lksi_tape_record(ctx, op, nin, in, &a.attr, nout, out);
+    return LKS_OK;
+}
+
+lks_status lksi_call(lks_context *ctx, const char *where, int op, int nin, lks_tensor *const *in, const lksi_attr *attr,
+                     int nout, lks_tensor **out)
+{
+    const lksi_row *row = &lksi_rows[op];
+    if (nin < row->min_in || nin > row->max_in || nout != row->nout)
+        return lksi_fail(&ctx->base, LKS_ERR_INTERNAL, where, "row %s called with %d inputs and %d outputs", row->name, nin,
+                         nout);
+    for (int i = 0; i < nin; i++) {
+        if (!in[i]) return ctx->base.code ? ctx->base.code : LKS_ERR_ARGUMENT;
+        if (in[i] == lks_none) {
+            if (i < row->min_in && row->kind != LKSI_KIND_NOGRAD)
+                return lksi_fail(&ctx->base, LKS_ERR_ARGUMENT, where, "input %d of %s cannot be LKS_NONE", i, row->name);
+        } else if (in[i]->ctx != ctx) {
+            return lksi_fail(&ctx->base, LKS_ERR_ARGUMENT, where, "input %d belongs to another context", i);
+        }
+    }
+    lksi_fpenv env;
+    lksi_fpenv_enter(&env);
+    lks_status s;
+    if (nin <= ON_STACK) {
+        lksi_view vin[ON_STACK];
+        lks_tensor *work[ON_STACK];
+        s = run(ctx, where, op, nin, in, attr, nout, out, work, vin);
+    } else {
+        lksi_view *vin = lksi_alloc(&ctx->base, nin * (int64_t)(sizeof *vin + sizeof(lks_tensor *)));
+        if (vin) s = run(ctx, where, op, nin, in, attr, nout, out, (lks_tensor **)(vin + nin), vin);
+        else s = LKS_ERR_MEMORY;
+        lksi_free(&ctx->base, vin);
+    }
+    lksi_fpenv_leave(&env);
+    if (ctx->poll && ++ctx->door_count % POLL_EVERY == 0) ctx->poll(ctx->comm);
+    return s;
+}
+
+lks_tensor *lksi_call1(lks_context *ctx, const char *where, int op, int nin, lks_tensor *const *in,
+                       const lksi_attr *attr)
+{
+    lks_tensor *out = NULL;
+    return lksi_call(ctx, where, op, nin, in, attr, 1, &out) == LKS_OK ? out : NULL;
+}
+
+lks_status lksi_call_raw(lks_context *ctx, const char *where, int op, int nin, const lksi_view *in,
+                         const lksi_attr *attr, int nout, lksi_view *out)
+{
+    char why[LKSI_WHY] = "";
+    lksi_args a = {.op = op, .nin = nin, .nout = nout, .in = in, .out = out, .rng = ctx->rng, .why = why};
+    if (attr) a.attr = *attr;
+    lks_status s = lksi_rows[op].infer(&a);
+    lksi_fpenv env;
+    lksi_fpenv_enter(&env);
+    if (s == LKS_OK) s = lksi_device_launch(ctx->dev, &a);
+    lksi_fpenv_leave(&env);
+    return s == LKS_OK ? s : lksi_fail(&ctx->base, s, where, "%s", why[0] ? why : "the kernel failed");
+}

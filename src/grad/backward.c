@@ -1,0 +1,429 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * backward.c - the walk: nodes by falling number, each when all of its outputs' gradients are there. Order of additions is
+ * the order of the walk, the same every time. Rules know the mathematics, this file does not.
+ */
+#include "autocast/autocast.h"
+#include "grad/grad.h"
+
+#include <string.h>
+
+typedef struct walk {
+    lks_context *ctx;
+    const char *where;
+    int64_t pass;
+    int retain, create_graph;
+    lksi_node **heap; /* nodes with gradients, highest number first */
+    int64_t heap_count, heap_room;
+    lksi_node **stack; /* discovery */
+    int64_t stack_count, stack_room;
+    lks_tensor **leaf; /* leaves met, shares */
+    int64_t leaf_count, leaf_room;
+    /* lks_gradients: what is asked for; NULL for lks_backward, which adds into .grad */
+    int n;
+    lks_tensor *const *inputs;
+    lks_tensor **captured; /* shares */
+} walk;
+
+static lks_status push(walk *w, void ***array, int64_t *count, int64_t *room, void *p)
+{
+    if (*count == *room) {
+        int64_t more = *room ? 2 * *room : 64;
+        void **q = lksi_realloc(&w->ctx->base, *array, *room * (int64_t)sizeof *q, more * (int64_t)sizeof *q);
+        if (!q) return LKS_ERR_MEMORY;
+        *array = q;
+        *room = more;
+    }
+    (*array)[(*count)++] = p;
+    return LKS_OK;
+}
+
+/* --- the heap --- */
+
+static lks_status heap_push(walk *w, lksi_node *n)
+{
+    TRY(push(w, (void ***)&w->heap, &w->heap_count, &w->heap_room, n));
+    n->own.refs++;
+    int64_t i = w->heap_count - 1;
+    while (i > 0 && w->heap[(i - 1) / 2]->number < n->number) {
+        w->heap[i] = w->heap[(i - 1) / 2];
+        i = (i - 1) / 2;
+    }
+    w->heap[i] = n;
+    return LKS_OK;
+}
+
+static lksi_node *heap_pop(walk *w)
+{
+    lksi_node *top = w->heap[0], *last = w->heap[--w->heap_count];
+    int64_t i = 0;
+    for (;;) {
+        int64_t c = 2 * i + 1;
+        if (c >= w->heap_count) break;
+        if (c + 1 < w->heap_count && w->heap[c + 1]->number > w->heap[c]->number) c++;
+        if (w->heap[c]->number <= last->number) break;
+        w->heap[i] = w->heap[c];
+        i = c;
+    }
+    if (w->heap_count) w->heap[i] = last;
+    return top;
+}
+
+/* --- discovery: how many contributions each leaf will get, so that hooks fire after the last --- */
+
+static lks_status meet_leaf(walk *w, lks_tensor *leaf)
+{
+    if (leaf->pass != w->pass) {
+        leaf->pass = w->pass;
+        leaf->uses = 0;
+        TRY(push(w, (void ***)&w->leaf, &w->leaf_count, &w->leaf_room, leaf));
+        lks_keep(leaf);
+    }
+    leaf->uses++;
+    return LKS_OK;
+}
+
+static lks_status discover(walk *w, lksi_node *root)
+{
+    root->pass = w->pass;
+    TRY(push(w, (void ***)&w->stack, &w->stack_count, &w->stack_room, root));
+    while (w->stack_count) {
+        lksi_node *n = w->stack[--w->stack_count];
+        if (n->freed)
+            return lksi_fail(&w->ctx->base, LKS_ERR_MODIFIED, w->where,
+                             "the graph of %s was freed by an earlier backward (pass retain = 1 there)", lksi_rows[n->op].name);
+        for (int i = 0; i < n->nin; i++) {
+            lksi_edge e = n->edge[i];
+            if (e.leaf) TRY(meet_leaf(w, e.leaf));
+            if (e.node && e.node->pass != w->pass) {
+                e.node->pass = w->pass;
+                TRY(push(w, (void ***)&w->stack, &w->stack_count, &w->stack_room, e.node));
+            }
+        }
+    }
+    return LKS_OK;
+}
+
+/* --- accumulation --- */
+
+static lks_tensor *conform(lks_tensor *g, lks_dtype dtype, int ndim, const int64_t *shape)
+{
+    return lks_to(lksi_sum_to(g, ndim, shape), dtype);
+}
+
+/* Nobody but its scope or node knows g: it may be added to in place once it is handed on. */
+static int unseen(const lks_tensor *g)
+{
+    return g->shares == 1 && g->st->refs == 1 && g->st->owned;
+}
+
+/* *sum += g where *sum is a share. own: *sum is nobody else's; fresh: g is handed to this place only. */
+static lks_status add_in(walk *w, lks_tensor **sum, uint8_t *own, lks_tensor *g, int fresh)
+{
+    if (!*sum) {
+        *own = fresh && unseen(g);
+        *sum = lks_keep(g);
+        return LKS_OK;
+    }
+    if (*own && !w->create_graph)
+        return lksi_call(w->ctx, w->where, LKSI_OP_accumulate, 1, &g, NULL, 1, sum);
+    lks_tensor *s = lks_add(*sum, g);
+    if (!s) return w->ctx->base.code;
+    lks_release(*sum);
+    *sum = lks_keep(s);
+    *own = 1;
+    return LKS_OK;
+}
+
+static lks_status leaf_add(walk *w, lks_tensor *leaf, lks_tensor *g)
+{
+    lks_context *ctx = w->ctx;
+    if (g == leaf->grad_slot) { /* written in place by the rule */
+        leaf->grad = lks_keep(g);
+        return LKS_OK;
+    }
+    if (!leaf->grad) {
+        if (leaf->grad_slot) {
+            TRY(lksi_call(ctx, w->where, LKSI_OP_copy, 1, &g, NULL, 1, &leaf->grad_slot));
+            leaf->grad = lks_keep(leaf->grad_slot);
+            return LKS_OK;
+        }
+        /* Take g itself if nobody else can see its memory. */
+        if (!unseen(g) || !lksi_is_contiguous(&g->v)) g = lks_clone(g);
+        if (!g) return ctx->base.code;
+        leaf->grad = lks_keep(g);
+        return LKS_OK;
+    }
+    lks_tensor *sum = leaf->grad;
+    if (sum == leaf->grad_slot || (sum->shares == 1 && sum->st->refs == 1))
+        return lksi_call(ctx, w->where, LKSI_OP_accumulate, 1, &g, NULL, 1, &sum);
+    if (!(sum = lks_add(sum, g))) return ctx->base.code;
+    lks_release(leaf->grad);
+    leaf->grad = lks_keep(sum);
+    return LKS_OK;
+}
+
+static lks_status run_hooks(lks_tensor *leaf)
+{
+    leaf->uses = -1; /* done in this pass */
+    if (!leaf->grad) return LKS_OK;
+    for (lksi_hook *h = leaf->hooks, *next; h; h = next) {
+        next = h->next;
+        TRY(h->fn(h->user, leaf, leaf->grad));
+    }
+    return LKS_OK;
+}
+
+static lks_status capture(walk *w, lks_tensor *t, lks_tensor *g)
+{
+    for (int i = 0; i < w->n; i++)
+        if (w->inputs[i] == t) {
+            uint8_t own = 0;
+            TRY(add_in(w, &w->captured[i], &own, g, 0));
+        }
+    return LKS_OK;
+}
+
+static lks_status deliver(walk *w, lksi_edge e, lks_tensor *g, int fresh)
+{
+    if (e.node) {
+        const lksi_meta *m = &e.node->out[e.out];
+        if (!(g = conform(g, m->dtype, m->ndim, m->shape))) return w->ctx->base.code;
+        int first = 1;
+        for (int i = 0; i < e.node->nout; i++) first &= !e.node->grad[i];
+        TRY(add_in(w, &e.node->grad[e.out], &e.node->grad_own[e.out], g, fresh));
+        return first ? heap_push(w, e.node) : LKS_OK;
+    }
+    lks_tensor *leaf = e.leaf;
+    if (g != leaf->grad_slot && !(g = conform(g, leaf->v.dtype, leaf->v.ndim, leaf->v.shape))) return w->ctx->base.code;
+    leaf->uses--;
+    if (w->inputs) return capture(w, leaf, g);
+    TRY(leaf_add(w, leaf, g));
+    return leaf->uses == 0 ? run_hooks(leaf) : LKS_OK;
+}
+
+/* --- what rules ask --- */
+
+int lksi_back_needs(const lksi_back *b, int i)
+{
+    return i < b->node->nin && (b->node->edge[i].node || b->node->edge[i].leaf);
+}
+
+lks_tensor *lksi_back_in(const lksi_back *b, int i)
+{
+    if (i >= b->node->nin) return lks_none;
+    lks_tensor *t = b->node->saved[i].t;
+    return t ? t : lks_none;
+}
+
+lks_tensor *lksi_back_out(const lksi_back *b, int i)
+{
+    lks_tensor *t = b->node->saved[b->node->nin + i].t;
+    if (!b->create_graph || !t || i) return t;
+    /* Recorded backward: the saved output must lead back to this node. */
+    lks_tensor *a = lksi_tensor_alias(t);
+    if (!a) return NULL;
+    a->requires_grad = 1;
+    a->node = b->node;
+    a->out = i;
+    b->node->own.refs++;
+    return a;
+}
+
+lksi_meta lksi_back_meta(const lksi_back *b, int i)
+{
+    lksi_edge e = b->node->edge[i];
+    lksi_meta m = {0};
+    if (e.node) return e.node->out[e.out];
+    m.dtype = e.leaf->v.dtype;
+    m.ndim = e.leaf->v.ndim;
+    memcpy(m.shape, e.leaf->v.shape, sizeof m.shape);
+    return m;
+}
+
+lks_tensor *lksi_back_slot(const lksi_back *b, int i)
+{
+    if (i >= b->node->nin) return NULL;
+    lks_tensor *leaf = b->node->edge[i].leaf;
+    return leaf && b->slots && leaf->grad_slot && !leaf->grad ? leaf->grad_slot : NULL;
+}
+
+lks_tensor *lksi_back_whole(const lksi_back *b, int i, int *fail)
+{
+    lksi_node *n = b->node->edge[i].node;
+    int out = b->node->edge[i].out;
+    *fail = 0;
+    if (!n || b->create_graph) return NULL;
+    if (n->grad[out] && n->grad_own[out]) return n->grad[out];
+    lks_tensor *whole;
+    int first = 1;
+    for (int k = 0; k < n->nout; k++) first &= !n->grad[k];
+    if (first || !n->grad[out]) return NULL; /* the walk must meet the node: give it a padded first part */
+    whole = lks_clone(n->grad[out]);
+    if (!whole) {
+        *fail = 1;
+        return NULL;
+    }
+    lks_release(n->grad[out]);
+    n->grad[out] = lks_keep(whole);
+    n->grad_own[out] = 1;
+    return whole;
+}
+
+/* --- the walk --- */
+
+static lks_status visit(walk *w, lksi_node *n)
+{
+    lks_context *ctx = w->ctx;
+    const lksi_row *row = &lksi_rows[n->op];
+    if (n->freed)
+        return lksi_fail(&ctx->base, LKS_ERR_MODIFIED, w->where, "the graph of %s was freed (pass retain = 1)", row->name);
+    lksi_back_fn rule = lksi_back_rules[n->op];
+    if (!rule)
+        return lksi_fail(&ctx->base, LKS_ERR_UNSUPPORTED, w->where, "%s is not differentiable%s", row->name,
+                         row->kind == LKSI_KIND_NOGRAD ? " twice" : "");
+    for (int i = 0; i < n->nin + n->nout; i++) {
+        lksi_saved *s = &n->saved[i];
+        if (s->t && s->t->st->version != s->version) {
+            char text[256];
+            return lksi_fail(&ctx->base, LKS_ERR_MODIFIED, w->where,
+                             "%s %d of %s, %s, was changed in place after it was saved for backward (version %lld, saved %lld)",
+                             i < n->nin ? "input" : "output", i < n->nin ? i : i - n->nin, row->name,
+                             lksi_tensor_text(s->t, text, sizeof text), (long long)s->t->st->version,
+                             (long long)s->version);
+        }
+    }
+    lks_tensor *few[16] = {NULL}, **grad = few;
+    if (n->nin > 16 && !(grad = lksi_alloc(&ctx->base, n->nin * (int64_t)sizeof *grad))) return LKS_ERR_MEMORY;
+    lks_status s = lks_scope_begin(ctx);
+    if (s == LKS_OK) {
+        lksi_back b = {.ctx = ctx, .node = n, .attr = &n->attr, .g = n->grad[0], .grad = grad,
+                       .create_graph = w->create_graph, .slots = !w->inputs};
+        s = rule(&b);
+        for (int i = 0; i < n->nin && s == LKS_OK; i++) {
+            if (!grad[i] || !lksi_back_needs(&b, i)) continue;
+            int fresh = 1;
+            for (int k = 0; k < n->nin; k++) fresh &= k == i || !grad[k] || grad[k]->st != grad[i]->st;
+            s = deliver(w, n->edge[i], grad[i], fresh);
+        }
+        lks_scope_end(ctx);
+    }
+    if (grad != few) lksi_free(&ctx->base, grad);
+    return s;
+}
+
+/* Non-leaf inputs of lks_gradients: their gradient is complete when their node's turn comes. */
+static lks_status capture_outputs(walk *w, lksi_node *n)
+{
+    for (int i = 0; i < w->n; i++) {
+        lks_tensor *t = w->inputs[i];
+        if (t->node == n && n->grad[t->out] && !w->captured[i]) w->captured[i] = lks_keep(n->grad[t->out]);
+    }
+    return LKS_OK;
+}
+
+static lks_status go(walk *w, lks_tensor *root, lks_tensor *seed)
+{
+    lksi_edge e = lksi_edge_of(root);
+    if (e.node) TRY(discover(w, e.node));
+    else TRY(meet_leaf(w, e.leaf));
+    TRY(deliver(w, e, seed, 0));
+    while (w->heap_count) {
+        lksi_node *n = heap_pop(w);
+        lks_status s = capture_outputs(w, n);
+        if (s == LKS_OK) s = visit(w, n);
+        for (int i = 0; i < n->nout; i++) {
+            lks_release(n->grad[i]);
+            n->grad[i] = NULL;
+            n->grad_own[i] = 0;
+        }
+        if (s == LKS_OK && !w->retain) lksi_node_free_saved(n);
+        lksi_owned_drop(&n->own);
+        TRY(s);
+    }
+    /* Leaves some of whose paths carried no gradient have not had their last contribution announced. */
+    for (int64_t i = 0; i < w->leaf_count && !w->inputs; i++)
+        if (w->leaf[i]->uses > 0) TRY(run_hooks(w->leaf[i]));
+    return LKS_OK;
+}
+
+static lks_status walk_from(walk *w, lks_tensor *root, lks_tensor *gradient)
+{
+    lks_context *ctx = w->ctx;
+    char text[256], other[256];
+    if (!root->requires_grad)
+        return lksi_fail(&ctx->base, LKS_ERR_STATE, w->where, "%s does not depend on anything that requires a gradient",
+                         lksi_tensor_text(root, text, sizeof text));
+    if (gradient == lks_none && root->numel != 1)
+        return lksi_fail(&ctx->base, LKS_ERR_SHAPE, w->where,
+                         "backward from %s, which is not one element, needs a gradient of that shape",
+                         lksi_tensor_text(root, text, sizeof text));
+    if (gradient != lks_none &&
+        (gradient->v.ndim != root->v.ndim ||
+         memcmp(gradient->v.shape, root->v.shape, (size_t)root->v.ndim * sizeof(int64_t))))
+        return lksi_fail(&ctx->base, LKS_ERR_SHAPE, w->where, "the gradient is %s, the output %s",
+                         lksi_tensor_text(gradient, text, sizeof text), lksi_tensor_text(root, other, sizeof other));
+    w->pass = ++ctx->walk;
+    int no_grad = ctx->no_grad;
+    lksi_autocast_suspend(ctx);
+    lks_status s = lks_scope_begin(ctx);
+    if (s == LKS_OK) {
+        ctx->no_grad = w->create_graph ? 0 : 1;
+        if (gradient == lks_none) gradient = lks_full(ctx, root->v.dtype, root->v.ndim, root->v.shape, 1);
+        s = gradient ? go(w, root, gradient) : ctx->base.code;
+        while (w->heap_count) { /* after a failure */
+            lksi_node *n = heap_pop(w);
+            for (int i = 0; i < n->nout; i++) {
+                lks_release(n->grad[i]);
+                n->grad[i] = NULL;
+                n->grad_own[i] = 0;
+            }
+            lksi_owned_drop(&n->own);
+        }
+        for (int64_t i = 0; i < w->leaf_count; i++) lks_release(w->leaf[i]);
+        lks_scope_end(ctx);
+    }
+    ctx->no_grad = no_grad;
+    lksi_autocast_resume(ctx);
+    lksi_free(&ctx->base, w->heap);
+    lksi_free(&ctx->base, w->stack);
+    lksi_free(&ctx->base, w->leaf);
+    return s;
+}
+
+lks_status lks_backward(lks_tensor *root, lks_tensor *gradient, int retain)
+{
+    if (!root || !gradient) return LKS_ERR_ARGUMENT;
+    walk w = {.ctx = root->ctx, .where = "lks_backward", .retain = retain};
+    return walk_from(&w, root, gradient);
+}
+
+lks_status lks_gradients(lks_tensor *root, lks_tensor *gradient, int n, lks_tensor *const *inputs, int retain,
+                         int create_graph, lks_tensor **grads)
+{
+    for (int i = 0; i < n; i++) grads[i] = NULL;
+    if (!root || !gradient || lksi_any_null(n, inputs)) return LKS_ERR_ARGUMENT;
+    lks_context *ctx = root->ctx;
+    for (int i = 0; i < n; i++)
+        if (!inputs[i]->requires_grad)
+            return lksi_fail(&ctx->base, LKS_ERR_STATE, "lks_gradients", "input %d does not require a gradient", i);
+    walk w = {.ctx = ctx, .where = "lks_gradients", .retain = retain || create_graph, .create_graph = create_graph, .n = n,
+              .inputs = inputs};
+    w.captured = lksi_alloc(&ctx->base, (n + 1) * (int64_t)sizeof *w.captured);
+    if (!w.captured) return LKS_ERR_MEMORY;
+    lks_status s = walk_from(&w, root, gradient);
+    /* Captured gradients are shares of ours; give them to the caller's scope. */
+    for (int i = 0; i < n; i++) {
+        if (!w.captured[i]) continue;
+        if (s == LKS_OK) s = lks_scope_begin(ctx);
+        if (s == LKS_OK) {
+            grads[i] = lks_scope_leave(ctx, w.captured[i]);
+            if (!grads[i]) s = LKS_ERR_MEMORY;
+        }
+        lks_release(w.captured[i]);
+    }
+    if (s != LKS_OK)
+        for (int i = 0; i < n; i++) grads[i] = NULL;
+    lksi_free(&ctx->base, w.captured);
+    return s;
+}

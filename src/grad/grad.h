@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * grad.h - what a gradient rule sees. A rule is one function per row, lksi_back_NAME: from the gradient of the outputs it
+ * makes the gradients of the inputs by calling ops. It need not care for broadcasting and dtypes: the walk sums and
+ * casts what a rule gives to the shape and dtype of where it goes.
+ */
+#ifndef LKSI_GRAD_H
+#define LKSI_GRAD_H
+
+#include "ops/ops.h"
+#include "tape/tape.h"
+
+typedef struct lksi_back {
+    lks_context *ctx;
+    lksi_node *node;
+    const lksi_attr *attr;
+    lks_tensor *g;     /* gradient of output 0 */
+    lks_tensor **grad; /* to be set: nin entries, NULL = none */
+    int create_graph;
+    int slots; /* gradients go to .grad: lksi_back_slot may be used */
+} lksi_back;
+
+typedef lks_status (*lksi_back_fn)(lksi_back *b);
+extern const lksi_back_fn lksi_back_rules[LKSI_OP_COUNT]; /* NULL: not differentiable (again) */
+
+/* 1 if input i wants a gradient. */
+int lksi_back_needs(const lksi_back *b, int i);
+/* Saved input i / output i; NULL was not saved. lks_none for an absent input. */
+lks_tensor *lksi_back_in(const lksi_back *b, int i);
+lks_tensor *lksi_back_out(const lksi_back *b, int i);
+/* dtype and shape that the gradient of input i must end up with. */
+lksi_meta lksi_back_meta(const lksi_back *b, int i);
+/* The gradient slot of the sealed parameter that input i is, if a rule may write it directly (first contribution, nothing
+ * recorded); else NULL. Give it as an op's output and set grad[i] to it. */
+lks_tensor *lksi_back_slot(const lksi_back *b, int i);
+/* For views of a part: the gradient under way of the whole that input i is a part of, zero-filled if new, ours to add
+ * into; NULL when the part must be padded instead (leaf, recorded backward); *fail on error. */
+lks_tensor *lksi_back_whole(const lksi_back *b, int i, int *fail);
+
+#endif

@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * rules_nn.c - gradients of products, convolution, norms, softmax, losses, indexing, attention. Where a sealed parameter is
+ * the target its gradient is written straight into its slot (lksi_back_slot), in the parameter's own dtype.
+ */
+#include "grad/rules.h"
+
+/* --- products --- */
+
+/* [.., n] as [rows, n] */
+static lks_tensor *rows_of(lks_tensor *x)
+{
+    int64_t shape[2] = {-1, x->v.shape[x->v.ndim - 1]};
+    if (x->v.ndim == 2) return x;
+    if (shape[1] == 0 || x->numel == 0) {
+        shape[0] = 1;
+        for (int d = 0; d < x->v.ndim - 1; d++) shape[0] *= x->v.shape[d];
+    }
+    return lks_reshape(x, 2, shape);
+}
+
+RULE(matmul)
+{
+    lks_tensor *x = lksi_back_in(b, 0), *y = lksi_back_in(b, 1), *g = b->g;
+    int x1 = x->v.ndim == 1, y1 = y->v.ndim == 1;
+    /* Give every operand its matrix dims; the walk removes what it summed. */
+    if (x1) x = lks_unsqueeze(x, 0);
+    if (y1) y = lks_unsqueeze(y, -1);
+    if (y1) g = lks_unsqueeze(g, -1);
+    if (x1) g = lks_unsqueeze(g, -2);
+    if (!x || !y || !g) return lksi_rule_failed(b);
+    if (lksi_back_needs(b, 0)) {
+        lks_tensor *slot = !x1 && !y1 && x->v.ndim == 2 && y->v.ndim == 2 ? lksi_back_slot(b, 0) : NULL;
+        lks_tensor *dx = lksi_matmul_into(g, lksi_mT(y), slot);
+        GIVE(0, x1 ? lks_squeeze(dx, -2) : dx);
+    }
+    if (lksi_back_needs(b, 1)) {
+        lks_tensor *dy, *slot = NULL;
+        if (y->v.ndim == 2 && x->v.ndim > 2) { /* one product over all rows instead of a batch to be summed */
+            slot = y1 ? NULL : lksi_back_slot(b, 1);
+            lks_tensor *x2 = rows_of(x), *g2 = rows_of(g);
+            if (!x2 || !g2) return lksi_rule_failed(b);
+            dy = lksi_matmul_into(lksi_mT(x2), g2, slot);
+        } else {
+            if (x->v.ndim == 2 && y->v.ndim == 2 && !y1) slot = lksi_back_slot(b, 1);
+            dy = lksi_matmul_into(lksi_mT(x), g, slot);
+        }
+        GIVE(1, y1 ? lks_squeeze(dy, -1) : dy);
+    }
+    return LKS_OK;
+}
+
+/* y = x W^T + c, x [.., I], W [O, I], c [O]: dx = g W, dW = g^T x, dc = sum g */
+RULE(linear)
+{
+    lks_tensor *x = lksi_back_in(b, 0), *w = lksi_back_in(b, 1), *g = rows_of(b->g);
+    if (!g) return lksi_rule_failed(b);
+    if (lksi_back_needs(b, 0)) {
+        lksi_meta m = lksi_back_meta(b, 0);
+        GIVE(0, lksi_reshape_like(lksi_matmul_into(g, w, NULL), m.ndim, m.shape));
+    }
+    if (lksi_back_needs(b, 1)) {
+        lks_tensor *x2 = rows_of(x);
+        GIVE(1, x2 ? lksi_matmul_into(lksi_mT(g), x2, lksi_back_slot(b, 1)) : NULL);
+    }
+    if (lksi_back_needs(b, 2)) {
+        lks_tensor *slot = lksi_back_slot(b, 2);
+        lksi_attr attr = {.reduce = {.mask = 1, .dtype = lksi_back_meta(b, 2).dtype}};
+        if (lksi_call(b->ctx, "linear", LKSI_OP_sum, 1, &g, &attr, 1, &slot)) return lksi_rule_failed(b);
+        b->grad[2] = slot;
+    }
+    return LKS_OK;
+}
+
+/* --- convolution, pooling --- */
+
+static lks_tensor *conv_part(lksi_back *b, int op, lks_tensor *x, lks_tensor *y, int input, lks_tensor *into)
+{
+    lks_tensor *in[2] = {x, y};
+    lksi_attr attr = *b->attr;
+    lksi_meta m = lksi_back_meta(b, input);
+    for (int d = 0; d < 4; d++) attr.conv2d.size[d] = m.shape[d];
+    return lksi_call(b->ctx, "conv2d", op, 2, in, &attr, 1, &into) == LKS_OK ? into : NULL;
+}
+
+RULE(conv2d)
+{
+    lks_tensor *x = lksi_back_in(b, 0), *w = lksi_back_in(b, 1);
+    if (lksi_back_needs(b, 0)) GIVE(0, conv_part(b, LKSI_OP_conv2d_backward_input, b->g, w, 0, NULL));
+    if (lksi_back_needs(b, 1))
+        GIVE(1, conv_part(b, LKSI_OP_conv2d_backward_weight, b->g, x, 1, lksi_back_slot(b, 1)));
+    if (lksi_back_needs(b, 2)) {
+        lks_tensor *slot = lksi_back_slot(b, 2);
+        lksi_attr attr = {.reduce = {.mask = 1 | 4 | 8, .dtype = lksi_back_meta(b, 2).dtype}};
+        if (lksi_call(b->ctx, "conv2d", LKSI_OP_sum, 1, &b->g, &attr, 1, &slot)) return lksi_rule_failed(b);
+        b->grad[2] = slot;
+    }
+    return LKS_OK;
+}
+
+static lks_tensor *conv_again(lksi_back *b, lks_tensor *x, lks_tensor *w)
+{
+    lks_tensor *in[3] = {x, w, lks_none};
+    return lksi_call1(b->ctx, "conv2d", LKSI_OP_conv2d, 3, in, b->attr);
+}
+
+RULE(conv2d_backward_input) /* bilinear in (dy, weight) */
+{
+    lks_tensor *dy = lksi_back_in(b, 0), *w = lksi_back_in(b, 1);
+    GIVE(0, conv_again(b, b->g, w));
+    if (lksi_back_needs(b, 1)) GIVE(1, conv_part(b, LKSI_OP_conv2d_backward_weight, dy, b->g, 1, NULL));
+    return LKS_OK;
+}
+
+RULE(conv2d_backward_weight) /* bilinear in (dy, x) */
+{
+    lks_tensor *dy = lksi_back_in(b, 0), *x = lksi_back_in(b, 1);
+    GIVE(0, conv_again(b, x, b->g));
+    if (lksi_back_needs(b, 1)) GIVE(1, conv_part(b, LKSI_OP_conv2d_backward_input, dy, b->g, 1, NULL));
+    return LKS_OK;
+}
+
+RULE(max_pool2d)
+{
+    GIVE(0, lksi_rule2(b, LKSI_OP_max_pool2d_backward, b->g, lksi_back_out(b, 1)));
+    return LKS_OK;
+}
+
+/* --- normalisation --- */
+
+/* dx, dweight, dbias of a norm in one call; the last two straight into slots where they are there. */
+static lks_status norm_back(lksi_back *b, int op)
+{
+    lks_tensor *in[5] = {b->g, lksi_back_in(b, 0), lksi_back_in(b, 1), lksi_back_out(b, 1), lksi_back_out(b, 2)};
+    lks_tensor *out[3] = {NULL, NULL, NULL};
+    if (in[2] != lks_none) {
+        out[1] = lksi_back_needs(b, 1) ? lksi_back_slot(b, 1) : NULL;
+        out[2] = lksi_back_needs(b, 2) ? lksi_back_slot(b, 2) : NULL;
+    }
+    TRY(lksi_call(b->ctx, lksi_rows[op].name, op, 5, in, b->attr, 3, out));
+    for (int i = 0; i < 3; i++)
+        if (lksi_back_needs(b, i)) b->grad[i] = out[i];
+    return LKS_OK;
+}
+
+RULE(layer_norm) { return norm_back(b, LKSI_OP_layer_norm_backward); }
+RULE(batch_norm) { return norm_back(b, LKSI_OP_batch_norm_backward); }
+
+/* --- softmax, losses --- */
+
+RULE(softmax)
+{
+    GIVE(0, lksi_rule2(b, LKSI_OP_softmax_backward, b->g, lksi_back_out(b, 0)));
+    return LKS_OK;
+}
+
+RULE(softmax_backward) /* dx = y (dy - s), s = sum y dy */
+{
+    lks_tensor *dy = lksi_back_in(b, 0), *y = lksi_back_in(b, 1);
+    int dim = b->attr->dim.dim, n = dy->v.ndim ? 1 : 0;
+    GIVE(0, lksi_rule2(b, LKSI_OP_softmax_backward, b->g, y));
+    if (lksi_back_needs(b, 1)) {
+        lks_tensor *s = lks_sum(lks_mul(y, dy), n, &dim, 1, LKS_DTYPE_NONE);
+        lks_tensor *t = lks_sum(lks_mul(b->g, y), n, &dim, 1, LKS_DTYPE_NONE);
+        GIVE(1, lks_sub(lks_mul(b->g, lks_sub(dy, s)), lks_mul(dy, t)));
+    }
+    return LKS_OK;
+}
+
+RULE(log_softmax)
+{
+    GIVE(0, lksi_rule2(b, LKSI_OP_log_softmax_backward, b->g, lksi_back_out(b, 0)));
+    return LKS_OK;
+}
+
+RULE(log_softmax_backward) /* dx = dy - e^y sum dy */
+{
+    lks_tensor *dy = lksi_back_in(b, 0), *p = lks_exp(lksi_back_in(b, 1));
+    int dim = b->attr->dim.dim, n = dy->v.ndim ? 1 : 0;
+    lks_tensor *gp = lks_mul(b->g, p);
+    GIVE(0, lks_sub(b->g, lks_sum(gp, n, &dim, 1, LKS_DTYPE_NONE)));
+    GIVE(1, lks_neg(lks_mul(gp, lks_sum(dy, n, &dim, 1, LKS_DTYPE_NONE))));
+    return LKS_OK;
+}
+
+RULE(cross_entropy)
+{
+    lks_tensor *in[5] = {b->g, lksi_back_in(b, 0), lksi_back_in(b, 1), lksi_back_out(b, 1), lksi_back_out(b, 2)};
+    GIVE(0, lksi_call1(b->ctx, "cross_entropy", LKSI_OP_cross_entropy_backward, 5, in, b->attr));
+    return LKS_OK;
+}
+
+/* --- indexing, joining --- */
+
+RULE(embedding)
+{
+    lks_tensor *in[2] = {b->g, lksi_back_in(b, 1)}, *out = lksi_back_slot(b, 0);
+    if (lksi_call(b->ctx, "embedding", LKSI_OP_embedding_backward, 2, in, b->attr, 1, &out)) return lksi_rule_failed(b);
+    b->grad[0] = out;
+    return LKS_OK;
+}
+
+RULE(embedding_backward)
+{
+    GIVE(0, lks_embedding(b->g, lksi_back_in(b, 1)));
+    return LKS_OK;
+}
+
+RULE(cat)
+{
+    int dim = b->attr->dim.dim;
+    int64_t at = 0;
+    for (int i = 0; i < b->node->nin; i++) {
+        int64_t n = b->node->part[i];
+        if (n < 0) continue; /* a legacy empty took no part */
+        GIVE(i, lks_slice(b->g, dim, at, at + n, 1));
+        at += n;
+    }
+    return LKS_OK;
+}
+
+/* --- attention --- */
+
+RULE(attention)
+{
+    lks_tensor *in[7] = {b->g, lksi_back_in(b, 0), lksi_back_in(b, 1), lksi_back_in(b, 2), lksi_back_in(b, 3),
+                         lksi_back_out(b, 0), lksi_back_out(b, 1)};
+    lks_tensor *out[3] = {NULL, NULL, NULL};
+    TRY(lksi_call(b->ctx, "attention", LKSI_OP_attention_backward, 7, in, b->attr, 3, out));
+    for (int i = 0; i < 3; i++)
+        if (lksi_back_needs(b, i)) b->grad[i] = out[i];
+    return LKS_OK;
+}

@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * nn.c - public functions of products, convolution, pooling, normalisation, softmax, losses, embedding, cat; and the table
+ * as the API shows it.
+ */
+#include "ops/ops.h"
+
+#include <string.h>
+
+lks_tensor *lksi_matmul_into(lks_tensor *a, lks_tensor *b, lks_tensor *into)
+{
+    lks_tensor *in[2] = {a, b};
+    lks_context *ctx = lksi_ctx(2, in);
+    if (!ctx) return NULL;
+    return lksi_call(ctx, "lks_matmul", LKSI_OP_matmul, 2, in, NULL, 1, &into) == LKS_OK ? into : NULL;
+}
+
+lks_tensor *lks_matmul(lks_tensor *a, lks_tensor *b) { return lksi_matmul_into(a, b, NULL); }
+
+lks_tensor *lks_linear(lks_tensor *x, lks_tensor *weight, lks_tensor *bias)
+{
+    lks_tensor *in[3] = {x, weight, bias};
+    lks_context *ctx = lksi_ctx(3, in);
+    return ctx ? lksi_call1(ctx, "lks_linear", LKSI_OP_linear, 3, in, NULL) : NULL;
+}
+
+lks_tensor *lks_conv2d(lks_tensor *x, lks_tensor *weight, lks_tensor *bias, const int64_t *stride,
+                       const int64_t *padding, const int64_t *dilation, int64_t groups)
+{
+    lks_tensor *in[3] = {x, weight, bias};
+    lks_context *ctx = lksi_ctx(3, in);
+    if (!ctx) return NULL;
+    lksi_attr attr = {.conv2d = {.stride = {1, 1}, .dilation = {1, 1}, .groups = groups}};
+    for (int i = 0; i < 2; i++) {
+        if (stride) attr.conv2d.stride[i] = stride[i];
+        if (padding) attr.conv2d.padding[i] = padding[i];
+        if (dilation) attr.conv2d.dilation[i] = dilation[i];
+    }
+    return lksi_call1(ctx, "lks_conv2d", LKSI_OP_conv2d, 3, in, &attr);
+}
+
+lks_tensor *lks_max_pool2d(lks_tensor *x, const int64_t *kernel, const int64_t *stride, const int64_t *padding)
+{
+    if (!x) return NULL;
+    lks_tensor *out[2] = {NULL, NULL};
+    lksi_attr attr = {.pool = {.kernel = {kernel[0], kernel[1]}}};
+    for (int i = 0; i < 2; i++) {
+        attr.pool.stride[i] = stride ? stride[i] : kernel[i];
+        attr.pool.padding[i] = padding ? padding[i] : 0;
+    }
+    for (int d = 0; d < 4 && d < x->v.ndim; d++) attr.pool.size[d] = x->v.shape[d];
+    return lksi_call(x->ctx, "lks_max_pool2d", LKSI_OP_max_pool2d, 1, &x, &attr, 2, out) == LKS_OK ? out[0] : NULL;
+}
+
+lks_tensor *lks_layer_norm(lks_tensor *x, int ndims, lks_tensor *weight, lks_tensor *bias, double eps)
+{
+    lks_tensor *in[3] = {x, weight, bias}, *out[3] = {NULL, NULL, NULL};
+    lks_context *ctx = lksi_ctx(3, in);
+    if (!ctx) return NULL;
+    lksi_attr attr = {.norm = {.ndims = ndims, .eps = eps}};
+    return lksi_call(ctx, "lks_layer_norm", LKSI_OP_layer_norm, 3, in, &attr, 3, out) == LKS_OK ? out[0] : NULL;
+}
+
+lks_tensor *lks_batch_norm(lks_tensor *x, lks_tensor *weight, lks_tensor *bias, lks_tensor *running_mean,
+                           lks_tensor *running_var, lks_tensor *staged_mean, lks_tensor *staged_var, int training,
+                           double momentum, double eps)
+{
+    lks_tensor *in[7] = {x, weight, bias, running_mean, running_var, staged_mean, staged_var};
+    lks_tensor *out[3] = {NULL, NULL, NULL};
+    lks_context *ctx = lksi_ctx(7, in);
+    if (!ctx) return NULL;
+    if (ctx->staged_off) in[5] = in[6] = lks_none;
+    lksi_attr attr = {.batch_norm = {.training = training != 0, .momentum = momentum, .eps = eps}};
+    return lksi_call(ctx, "lks_batch_norm", LKSI_OP_batch_norm, 7, in, &attr, 3, out) == LKS_OK ? out[0] : NULL;
+}
+
+static lks_tensor *along(const char *where, int op, lks_tensor *x, int dim)
+{
+    if (!x || (x->v.ndim && lksi_dim(x->ctx, where, x->v.ndim, &dim))) return NULL;
+    lksi_attr attr = {.dim = {.dim = x->v.ndim ? dim : 0}};
+    return lksi_call1(x->ctx, where, op, 1, &x, &attr);
+}
+
+lks_tensor *lks_softmax(lks_tensor *x, int dim) { return along("lks_softmax", LKSI_OP_softmax, x, dim); }
+lks_tensor *lks_log_softmax(lks_tensor *x, int dim) { return along("lks_log_softmax", LKSI_OP_log_softmax, x, dim); }
+
+lks_tensor *lks_cross_entropy(lks_tensor *logits, lks_tensor *target, int64_t ignore_index, double label_smoothing,
+                              int reduction)
+{
+    lks_tensor *in[2] = {logits, target}, *out[3] = {NULL, NULL, NULL};
+    lks_context *ctx = lksi_ctx(2, in);
+    if (!ctx) return NULL;
+    if (reduction < LKS_REDUCTION_NONE || reduction > LKS_REDUCTION_SUM || !(label_smoothing >= 0 && label_smoothing <= 1)) {
+        lksi_fail(&ctx->base, LKS_ERR_ARGUMENT, "lks_cross_entropy", "reduction %d, label_smoothing %g: need 0..2 and [0, 1]",
+                  reduction, label_smoothing);
+        return NULL;
+    }
+    lksi_attr attr = {.loss = {.ignore_index = ignore_index, .smoothing = label_smoothing, .reduction = reduction}};
+    return lksi_call(ctx, "lks_cross_entropy", LKSI_OP_cross_entropy, 2, in, &attr, 3, out) == LKS_OK ? out[0] : NULL;
+}
+
+lks_tensor *lks_embedding(lks_tensor *weight, lks_tensor *index)
+{
+    lks_tensor *in[2] = {weight, index};
+    lks_context *ctx = lksi_ctx(2, in);
+    if (!ctx) return NULL;
+    lksi_attr attr = {.embedding = {.rows = weight->v.ndim ? weight->v.shape[0] : 0}};
+    return lksi_call1(ctx, "lks_embedding", LKSI_OP_embedding, 2, in, &attr);
+}
+
+lks_tensor *lks_cat(int n, lks_tensor *const *x, int dim)
+{
+    lks_context *ctx = lksi_ctx(n, x);
+    if (!ctx) return NULL;
+    int ndim = 1; /* of the first that is not a legacy empty */
+    for (int i = 0; i < n; i++) {
+        ndim = x[i]->v.ndim;
+        if (x[i]->v.ndim != 1 || x[i]->numel) break;
+    }
+    if (lksi_dim(ctx, "lks_cat", ndim, &dim)) return NULL;
+    lksi_attr attr = {.dim = {.dim = dim}};
+    return lksi_call1(ctx, "lks_cat", LKSI_OP_cat, n, x, &attr);
+}
+
+/* --- the table --- */
+
+static int valid(int i) { return i >= 0 && i < LKSI_OP_COUNT; }
+int lks_op_count(void) { return LKSI_OP_COUNT; }
+const char *lks_op_name(int i) { return valid(i) ? lksi_rows[i].name : ""; }
+const char *lks_op_schema(int i) { return valid(i) ? lksi_rows[i].schema : ""; }
+
+int lks_op_lookup(const char *name)
+{
+    for (int i = 0; i < LKSI_OP_COUNT; i++)
+        if (!strcmp(lksi_rows[i].name, name)) return i;
+    return LKS_ERR_NOT_FOUND;
+}
+
+int lks_op_differentiable(int i)
+{
+    return valid(i) && (lksi_rows[i].kind == LKSI_KIND_OP || lksi_rows[i].kind == LKSI_KIND_VIEW);
+}

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * ops.h - what the rooms above use of ops beyond the public functions.
+ */
+#ifndef LKSI_OPS_H
+#define LKSI_OPS_H
+
+#include "dispatch/dispatch.h"
+#include <lockstep/ops.h>
+
+/* First tensor's context; NULL if any of the n is NULL (the error is recorded already). */
+lks_context *lksi_ctx(int n, lks_tensor *const *t);
+/* dim counted from the front; fails naming where. */
+lks_status lksi_dim(lks_context *ctx, const char *where, int ndim, int *dim);
+/* Row-major strides whatever the strides were; a view where possible. */
+lks_tensor *lksi_reshape_like(lks_tensor *x, int ndim, const int64_t *shape);
+/* Sum over the dims that were broadcast from `shape`, giving that shape. */
+lks_tensor *lksi_sum_to(lks_tensor *g, int ndim, const int64_t *shape);
+/* a b with the result written to `into` (may be NULL): the out form for gradients. */
+lks_tensor *lksi_matmul_into(lks_tensor *a, lks_tensor *b, lks_tensor *into);
+/* x^T of the last two dims. */
+lks_tensor *lksi_mT(lks_tensor *x);
+
+#endif

@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * table.c - ops.def as an array of rows, and what shape rules, kernels and rooms above need to talk about views.
+ */
+#include "table/table.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#define OP(name, ...) lks_status lksi_infer_##name(lksi_args *a);
+#define OP_NOGRAD OP
+#define OP_VIEW OP
+#define OP_INPLACE OP
+#include "table/ops.def"
+#undef OP
+#undef OP_NOGRAD
+#undef OP_VIEW
+#undef OP_INPLACE
+
+#define ROW(kind_, name_, min, max, outs, sin, sout, cuda, cpu, text)                                          \
+    {.name = #name_,                                                                                           \
+     .schema = text,                                                                                           \
+     .kind = kind_,                                                                                            \
+     .min_in = min,                                                                                            \
+     .max_in = max,                                                                                            \
+     .nout = outs,                                                                                             \
+     .save_in = sin,                                                                                           \
+     .save_out = sout,                                                                                         \
+     .policy = {LKSI_POLICY_##cpu, LKSI_POLICY_##cuda},                                                        \
+     .infer = lksi_infer_##name_},
+/* Values of enum lks_policy (autocast.h); the room that owns it asserts that they agree. */
+enum { LKSI_POLICY_NONE, LKSI_POLICY_LOWER, LKSI_POLICY_FP32, LKSI_POLICY_PROMOTE, LKSI_POLICY_ERROR };
+
+const lksi_row lksi_rows[LKSI_OP_COUNT] = {
+#define OP(...) ROW(LKSI_KIND_OP, __VA_ARGS__)
+#define OP_NOGRAD(...) ROW(LKSI_KIND_NOGRAD, __VA_ARGS__)
+#define OP_VIEW(...) ROW(LKSI_KIND_VIEW, __VA_ARGS__)
+#define OP_INPLACE(...) ROW(LKSI_KIND_INPLACE, __VA_ARGS__)
+#include "table/ops.def"
+#undef OP
+#undef OP_NOGRAD
+#undef OP_VIEW
+#undef OP_INPLACE
+};
+
+int64_t lksi_numel(const lksi_view *v)
+{
+    int64_t n = 1;
+    for (int d = 0; d < v->ndim; d++) n *= v->shape[d];
+    return n;
+}
+
+int lksi_is_contiguous(const lksi_view *v)
+{
+    int64_t want = 1;
+    for (int d = v->ndim - 1; d >= 0; d--) {
+        if (v->shape[d] == 0) return 1;
+        if (v->shape[d] != 1 && v->stride[d] != want) return 0;
+        want *= v->shape[d];
+    }
+    return 1;
+}
+
+int lksi_is_channels_last(const lksi_view *v)
+{
+    if (v->ndim != 4) return 0;
+    static const int order[4] = {1, 3, 2, 0}; /* fastest first */
+    int64_t want = 1;
+    for (int i = 0; i < 4; i++) {
+        int d = order[i];
+        if (v->shape[d] == 0) return 0;
+        if (v->shape[d] != 1 && v->stride[d] != want) return 0;
+        want *= v->shape[d];
+    }
+    return 1;
+}
+
+void lksi_contiguous_strides(lksi_view *v)
+{
+    int64_t s = 1;
+    for (int d = v->ndim - 1; d >= 0; d--) {
+        v->stride[d] = s;
+        s *= v->shape[d] > 0 ? v->shape[d] : 1;
+    }
+}
+
+void lksi_channels_last_strides(lksi_view *v)
+{
+    int64_t c = v->shape[1] > 0 ? v->shape[1] : 1, h = v->shape[2] > 0 ? v->shape[2] : 1,
+            w = v->shape[3] > 0 ? v->shape[3] : 1;
+    v->stride[0] = h * w * c;
+    v->stride[1] = 1;
+    v->stride[2] = w * c;
+    v->stride[3] = c;
+}
+
+int lksi_broadcast(const lksi_view *a, const lksi_view *b, lksi_view *out)
+{
+    int n = a->ndim > b->ndim ? a->ndim : b->ndim;
+    out->ndim = n;
+    for (int i = 1; i <= n; i++) {
+        int64_t x = i <= a->ndim ? a->shape[a->ndim - i] : 1, y = i <= b->ndim ? b->shape[b->ndim - i] : 1;
+        if (x != y && x != 1 && y != 1) return 0;
+        out->shape[n - i] = x == 1 ? y : x;
+    }
+    return 1;
+}
+
+/* 0 bool, 1 integer, 2 float */
+static int category(lks_dtype t)
+{
+    return lks_dtype_is_float(t) ? 2 : t == LKS_BOOL ? 0 : 1;
+}
+
+lks_dtype lksi_promote_views(const lksi_view *a, const lksi_view *b)
+{
+    int a0 = a->ndim == 0, b0 = b->ndim == 0;
+    if (a0 == b0) return lks_promote(a->dtype, b->dtype);
+    const lksi_view *wide = a0 ? b : a, *zero = a0 ? a : b;
+    /* A 0-dim tensor only widens to a higher category. */
+    if (category(zero->dtype) <= category(wide->dtype)) return wide->dtype;
+    return zero->dtype;
+}
+
+const char *lksi_shape_text(const lksi_view *v, char *buffer, int bytes)
+{
+    if (v->ndim < 0) {
+        snprintf(buffer, (size_t)bytes, "none");
+        return buffer;
+    }
+    int at = snprintf(buffer, (size_t)bytes, "[");
+    for (int d = 0; d < v->ndim && at < bytes; d++)
+        at += snprintf(buffer + at, (size_t)(bytes - at), d ? ",%lld" : "%lld", (long long)v->shape[d]);
+    if (at < bytes) snprintf(buffer + at, (size_t)(bytes - at), "]");
+    return buffer;
+}
+
+lks_status lksi_why(lksi_args *a, lks_status code, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    if (a->why) vsnprintf(a->why, LKSI_WHY, format, args);
+    va_end(args);
+    return code;
+}
