@@ -245,7 +245,7 @@ lks_status lks_context_destroy(lks_context **pctx)
     return state == 2 ? LKS_ERR_STATE : LKS_OK;
 }
 
-/* --- description, errors --- */
+/* --- description --- */
 
 int lks_rank(const lks_context *ctx) { return ctx->base.rank; }
 int lks_size(const lks_context *ctx) { return ctx->base.size; }
@@ -254,8 +254,6 @@ int lks_local_size(const lks_context *ctx) { return ctx->local_size; }
 const char *lks_device_name(const lks_context *ctx) { return ctx->dev->be->name; }
 const char *lks_device_description(const lks_context *ctx) { return ctx->dev->be->describe(ctx->dev->self); }
 int lks_threads(const lks_context *ctx) { return ctx->threads; }
-lks_status lks_error_code(const lks_context *ctx) { return ctx->base.code; }
-const char *lks_error(const lks_context *ctx) { return ctx->base.text; }
 
 lks_status lks_synchronize(lks_context *ctx) { return lksi_device_synchronize(ctx->dev); }
 

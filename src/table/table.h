@@ -5,6 +5,7 @@
 #ifndef LKSI_TABLE_H
 #define LKSI_TABLE_H
 
+#include "base/base.h"
 #include "table/view.h"
 
 enum lksi_op {

@@ -324,6 +324,15 @@ int64_t lks_dim(const lks_tensor *t, int dim)
     return dim >= 0 && dim < t->v.ndim ? t->v.shape[dim] : -1;
 }
 
+lks_status lks_error_code(const lks_context *ctx) { return ctx->base.code; }
+const char *lks_error(const lks_context *ctx) { return ctx->base.text; }
+
+void lks_error_clear(lks_context *ctx)
+{
+    ctx->base.code = LKS_OK;
+    ctx->base.text[0] = 0;
+}
+
 int64_t lks_live_tensors(const lks_context *ctx) { return ctx->live_tensors; }
 int64_t lks_live_nodes(const lks_context *ctx) { return ctx->live_nodes; }
 int64_t lks_memory_used(const lks_context *ctx) { return ctx->dev->used; }
