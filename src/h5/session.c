@@ -18,6 +18,7 @@ void lksi_h5_enter(lksi_h5_session *s)
 {
     pthread_mutex_lock(&lock);
     memset(s, 0, sizeof *s);
+    s->stack = H5Eget_current_stack(); /* first: every other call clears it */
     unsigned new_style = 1;
     if (H5Eauto_is_v2(H5E_DEFAULT, &new_style) < 0) new_style = 1;
     s->old_style = !new_style;
@@ -27,18 +28,15 @@ void lksi_h5_enter(lksi_h5_session *s)
         H5Eget_auto1(&fn, &s->old_data);
         memcpy(&s->old_fn, &fn, sizeof fn);
         H5Eset_auto1(NULL, NULL);
-        s->stack = H5Eget_current_stack();
         return;
     }
 #endif
     H5Eget_auto2(H5E_DEFAULT, &s->fn, &s->data);
     H5Eset_auto2(H5E_DEFAULT, NULL, NULL);
-    s->stack = H5Eget_current_stack();
 }
 
 void lksi_h5_leave(lksi_h5_session *s)
 {
-    if (s->stack >= 0) H5Eset_current_stack(s->stack); /* closes it */
 #ifndef H5_NO_DEPRECATED_SYMBOLS
     if (s->old_style) {
         H5E_auto1_t fn = NULL;
@@ -47,6 +45,7 @@ void lksi_h5_leave(lksi_h5_session *s)
     } else
 #endif
         H5Eset_auto2(H5E_DEFAULT, s->fn, s->data);
+    if (s->stack >= 0) H5Eset_current_stack(s->stack); /* closes it; last, as every call clears the stack */
     pthread_mutex_unlock(&lock);
 }
 
@@ -100,9 +99,10 @@ lks_status lksi_h5_check(lksi_base *b, const char *where)
 #else
     int built_parallel = 0;
 #endif
-    pthread_mutex_lock(&lock);
+    lksi_h5_session s;
+    lksi_h5_enter(&s);
     herr_t bad = H5get_libversion(&runs[0], &runs[1], &runs[2]);
-    pthread_mutex_unlock(&lock);
+    lksi_h5_leave(&s);
     if (bad < 0) return lksi_fail(b, LKS_ERR_UNSUPPORTED, where, "HDF5 does not tell its version");
     return lksi_h5_compare(b, where, built, built_parallel, runs, running_parallel());
 }

@@ -125,7 +125,11 @@ static lks_status make(lksi_h5 *f, const char *path, hid_t type, int ndim, const
     lks_status status = LKS_OK;
     hid_t lcpl = link_list(), dcpl = H5Pcreate(H5P_DATASET_CREATE), space = -1, d = -1;
     hsize_t dims[LKS_MAX_DIMS];
-    for (int i = 0; i < ndim; i++) dims[i] = (hsize_t)shape[i];
+    int empty = 0;
+    for (int i = 0; i < ndim; i++) {
+        dims[i] = (hsize_t)shape[i];
+        empty |= shape[i] == 0;
+    }
     space = ndim ? H5Screate_simple(ndim, dims, NULL) : H5Screate(H5S_SCALAR);
     if (type >= 0 && lcpl >= 0 && dcpl >= 0 && space >= 0 && H5Pset_obj_track_times(dcpl, 0) >= 0 &&
         H5Pset_attr_phase_change(dcpl, 1000, 0) >= 0 && H5Pset_layout(dcpl, H5D_CONTIGUOUS) >= 0 &&
@@ -134,7 +138,7 @@ static lks_status make(lksi_h5 *f, const char *path, hid_t type, int ndim, const
     if (d < 0 || (data && H5Dwrite(d, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, data) < 0)) status = broken(f, "dataset", path);
     else if (offset) {
         haddr_t at = H5Dget_offset(d);
-        *offset = at == HADDR_UNDEF ? -1 : (int64_t)at;
+        *offset = at == HADDR_UNDEF || empty ? -1 : (int64_t)at;
     }
     if (d >= 0) H5Dclose(d);
     if (space >= 0) H5Sclose(space);
@@ -182,15 +186,15 @@ lks_status lksi_h5_put_text(lksi_h5 *f, const char *path, const char *text)
 static lks_status set(lksi_h5 *f, const char *path, const char *name, hid_t type, hid_t memory, const void *value)
 {
     lks_status status = LKS_OK;
-    hid_t a = -1, space = -1;
-    if (type >= 0 && memory >= 0) {
-        if (H5Aexists_by_name(f->file, path, name, H5P_DEFAULT) > 0)
-            a = H5Aopen_by_name(f->file, path, name, H5P_DEFAULT, H5P_DEFAULT);
-        else if ((space = H5Screate(H5S_SCALAR)) >= 0)
-            a = H5Acreate_by_name(f->file, path, name, type, space, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
+    hid_t a = -1, space = -1, o = -1;
+    if (type >= 0 && memory >= 0) o = H5Oopen(f->file, path, H5P_DEFAULT); /* an attribute opened by path is not written */
+    if (o >= 0) {
+        if (H5Aexists(o, name) > 0) a = H5Aopen(o, name, H5P_DEFAULT);
+        else if ((space = H5Screate(H5S_SCALAR)) >= 0) a = H5Acreate2(o, name, type, space, H5P_DEFAULT, H5P_DEFAULT);
     }
     if (a < 0 || H5Awrite(a, memory, value) < 0) status = broken(f, "an attribute of", path);
     if (a >= 0) H5Aclose(a);
+    if (o >= 0) H5Oclose(o);
     if (space >= 0) H5Sclose(space);
     if (type >= 0) H5Tclose(type);
     if (memory >= 0) H5Tclose(memory);
