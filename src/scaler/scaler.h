@@ -9,7 +9,12 @@
 #include <lockstep/scaler.h>
 
 /* Layout of the scaler in device memory (one block; see src/table/step.h for the struct). */
-void *lksi_scaler_device(lks_scaler *s); /* NULL s: NULL */
+void *lksi_scaler_device(lks_scaler *s); /* NULL s, or a disabled one: NULL */
+
+/* Names the time between two updates: an optimizer that remembers another one is READY. */
+int64_t lksi_scaler_round(const lks_scaler *s);
+/* An optimizer has stepped or unscaled in this round: update is in order. */
+void lksi_scaler_recorded(lks_scaler *s);
 
 /* Complete state as host numbers for a checkpoint. */
 typedef struct lksi_scaler_saved {
@@ -19,8 +24,10 @@ typedef struct lksi_scaler_saved {
     double growth, backoff, floor, ceiling;
     int64_t interval, floor_limit;
 } lksi_scaler_saved;
-lks_status lksi_scaler_read(lks_scaler *s, lksi_scaler_saved *saved); /* waits; LKS_ERR_STATE when a step is pending */
-/* Checks against the program by policy (enum lks_state_policy); writes nothing when it fails. */
+/* Waits. LKS_ERR_STATE while a step or unscale waits for its update. A disabled scaler: all zero. */
+lks_status lksi_scaler_read(lks_scaler *s, lksi_scaler_saved *saved);
+/* Checks against the program by policy (enum lks_state_policy); writes nothing when it fails. A disabled scaler takes
+ * anything and keeps nothing; an enabled one does not take the state of a disabled one. */
 lks_status lksi_scaler_check(lks_scaler *s, const lksi_scaler_saved *saved, int policy);
 lks_status lksi_scaler_write(lks_scaler *s, const lksi_scaler_saved *saved, int policy);
 
