@@ -19,8 +19,8 @@ const char *__asan_default_options(void)
 static void errors(void)
 {
     lksi_base b = {.rank = 3};
-    is_int(lksi_fail(&b, LKS_ERR_SHAPE, "lks_matmul", "inner sizes differ: [%d,%d] @ [%d,%d]", 2, 3, 4, 5), LKS_ERR_SHAPE,
-           "fail returns its code");
+    is_int(lksi_fail(&b, LKS_ERR_SHAPE, "lks_matmul", "inner sizes differ: [%d,%d] @ [%d,%d]", 2, 3, 4, 5),
+           LKS_ERR_SHAPE, "fail returns its code");
     is_int(b.code, LKS_ERR_SHAPE, "the code is kept");
     is_str(b.text, "rank 3: lks_matmul: inner sizes differ: [2,3] @ [4,5]", "the text names rank, call, cause");
     is_int(lksi_fail(&b, LKS_ERR_IO, "lks_save", "second"), LKS_ERR_IO, "a second failure returns its own code");
@@ -45,7 +45,8 @@ static void errors(void)
     int distinct = 1;
     for (int i = LKS_ERR_INTERNAL; i < 0; i++)
         for (int j = i + 1; j <= 0; j++)
-            distinct &= strcmp(lks_status_name(i), lks_status_name(j)) && strcmp(lks_status_text(i), lks_status_text(j));
+            distinct &= strcmp(lks_status_name(i), lks_status_name(j)) &&
+                        strcmp(lks_status_text(i), lks_status_text(j));
     ok(distinct, "all names and sentences differ");
 }
 

@@ -12,6 +12,7 @@
 #define _GNU_SOURCE
 #include "cpu/infra.h"
 #include <errno.h>
+#include <fenv.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -122,8 +123,7 @@ static void *executor(void *arg)
     struct stream *s = arg;
     struct far *f = s->far;
     uint64_t seed = 88172645463325252u + (uint64_t)s->index;
-    lksi_fpenv host;
-    lksi_fpenv_enter(&host);
+    fesetenv(FE_DFL_ENV);
     pthread_mutex_lock(&f->lock);
     for (;;) {
         struct command *c = s->first;
