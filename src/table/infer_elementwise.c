@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * infer_elementwise.c - shape rules of elementwise rows: broadcasting, promotion, memory order of the result.
+ */
+#include "table/table.h"
+
+static int same_shape(const lksi_view *a, const lksi_view *b)
+{
+    if (a->ndim != b->ndim) return 0;
+    for (int d = 0; d < a->ndim; d++)
+        if (a->shape[d] != b->shape[d]) return 0;
+    return 1;
+}
+
+/* Strides of out 0: channels-last if every input of its shape is, and not row-major as well; else row-major. */
+static void order_like_inputs(lksi_args *a)
+{
+    lksi_view *y = &a->out[0];
+    int last = 0;
+    if (y->ndim == 4) {
+        for (int i = 0; i < a->nin; i++) {
+            if (!same_shape(&a->in[i], y)) continue;
+            if (!lksi_is_channels_last(&a->in[i])) {
+                last = 0;
+                break;
+            }
+            if (!lksi_is_contiguous(&a->in[i])) last = 1;
+        }
+    }
+    if (last)
+        lksi_channels_last_strides(y);
+    else
+        lksi_contiguous_strides(y);
+}
+
+static lks_status do_not_broadcast(lksi_args *a, const lksi_view *x, const lksi_view *y)
+{
+    char s[200], t[200];
+    return lksi_why(a, LKS_ERR_SHAPE, "shapes %s and %s do not broadcast", lksi_shape_text(x, s, sizeof s),
+                    lksi_shape_text(y, t, sizeof t));
+}
+
+static lks_status unary(lksi_args *a, lks_dtype dtype)
+{
+    const lksi_view *x = &a->in[0];
+    lksi_view *y = &a->out[0];
+    y->dtype = dtype;
+    y->ndim = x->ndim;
+    for (int d = 0; d < x->ndim; d++) y->shape[d] = x->shape[d];
+    order_like_inputs(a);
+    return LKS_OK;
+}
+
+static lks_status binary(lksi_args *a, lks_dtype dtype)
+{
+    if (!lksi_broadcast(&a->in[0], &a->in[1], &a->out[0])) return do_not_broadcast(a, &a->in[0], &a->in[1]);
+    a->out[0].dtype = dtype;
+    order_like_inputs(a);
+    return LKS_OK;
+}
+
+static lks_dtype promoted(const lksi_args *a) { return lksi_promote_views(&a->in[0], &a->in[1]); }
+static lks_dtype or_float(lks_dtype t) { return lks_dtype_is_float(t) ? t : LKS_F32; }
+
+lks_status lksi_infer_add(lksi_args *a) { return binary(a, promoted(a)); }
+lks_status lksi_infer_mul(lksi_args *a) { return binary(a, promoted(a)); }
+lks_status lksi_infer_div(lksi_args *a) { return binary(a, or_float(promoted(a))); }
+
+lks_status lksi_infer_sub(lksi_args *a)
+{
+    if (promoted(a) == LKS_BOOL) return lksi_why(a, LKS_ERR_DTYPE, "bool - bool has no meaning; cast one of them first");
+    return binary(a, promoted(a));
+}
+
+#define COMPARE(name)                                                                                          \
+    lks_status lksi_infer_##name(lksi_args *a) { return binary(a, LKS_BOOL); }
+COMPARE(eq)
+COMPARE(ne)
+COMPARE(lt)
+COMPARE(le)
+COMPARE(gt)
+COMPARE(ge)
+
+lks_status lksi_infer_where(lksi_args *a)
+{
+    lksi_view both;
+    if (a->in[0].dtype != LKS_BOOL)
+        return lksi_why(a, LKS_ERR_DTYPE, "the condition is %s; it must be bool (a comparison gives one)",
+                        lks_dtype_name(a->in[0].dtype));
+    if (!lksi_broadcast(&a->in[1], &a->in[2], &both)) return do_not_broadcast(a, &a->in[1], &a->in[2]);
+    if (!lksi_broadcast(&a->in[0], &both, &a->out[0])) return do_not_broadcast(a, &a->in[0], &both);
+    a->out[0].dtype = lksi_promote_views(&a->in[1], &a->in[2]);
+    order_like_inputs(a);
+    return LKS_OK;
+}
+
+/* 1 if v is a whole number that int64 holds. */
+static int integral(double v) { return v >= -0x1p63 && v < 0x1p63 && v == (double)(int64_t)v; }
+
+lks_status lksi_infer_affine(lksi_args *a)
+{
+    lks_dtype t = a->in[0].dtype;
+    double scale = a->attr.affine.scale, shift = a->attr.affine.shift;
+    if (t == LKS_BOOL) return lksi_why(a, LKS_ERR_DTYPE, "arithmetic with numbers on bool; cast it first");
+    if (!lks_dtype_is_float(t) && (!integral(scale) || !integral(shift)))
+        return lksi_why(a, LKS_ERR_ARGUMENT, "%g x + %g on %s: integers need whole numbers; cast to a float first", scale,
+                        shift, lks_dtype_name(t));
+    return unary(a, t);
+}
+
+#define UNARY(name)                                                                                            \
+    lks_status lksi_infer_##name(lksi_args *a) { return unary(a, or_float(a->in[0].dtype)); }
+UNARY(exp)
+UNARY(log)
+UNARY(sqrt)
+UNARY(tanh)
+UNARY(sigmoid)
+UNARY(gelu)
+lks_status lksi_infer_relu(lksi_args *a) { return unary(a, a->in[0].dtype); }
+
+#define BACKWARD(name)                                                                                         \
+    lks_status lksi_infer_##name(lksi_args *a) { return binary(a, or_float(promoted(a))); }
+BACKWARD(sqrt_backward)
+BACKWARD(tanh_backward)
+BACKWARD(sigmoid_backward)
+BACKWARD(relu_backward)
+BACKWARD(gelu_backward)
