@@ -1,0 +1,354 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * matmul.c - matrix products: the blocked product of this ISA (see gemm.h, gemm_core.h), how it is shared between the
+ * workers, and the rows matmul and linear. Every element of a result is summed in an order that depends on the inner
+ * size alone, so thread count and batching do not change bits.
+ */
+#include "cpu/gemm.h"
+#include "cpu/gemm_io.h"
+#if defined __x86_64__
+#include <immintrin.h>
+#endif
+
+#if defined __AVX512F__
+#define VECTOR_BYTES 64
+#elif defined __AVX__
+#define VECTOR_BYTES 32
+#else
+#define VECTOR_BYTES 16
+#endif
+typedef float vec_f32 __attribute__((vector_size(VECTOR_BYTES)));
+typedef double vec_f64 __attribute__((vector_size(VECTOR_BYTES)));
+
+static inline vec_f32 fma_f32(vec_f32 x, vec_f32 y, vec_f32 z)
+{
+#if defined __AVX512F__
+    return (vec_f32)_mm512_fmadd_ps((__m512)x, (__m512)y, (__m512)z);
+#elif defined __FMA__
+    return (vec_f32)_mm256_fmadd_ps((__m256)x, (__m256)y, (__m256)z);
+#else
+    return x * y + z;
+#endif
+}
+
+static inline vec_f64 fma_f64(vec_f64 x, vec_f64 y, vec_f64 z)
+{
+#if defined __AVX512F__
+    return (vec_f64)_mm512_fmadd_pd((__m512d)x, (__m512d)y, (__m512d)z);
+#elif defined __FMA__
+    return (vec_f64)_mm256_fmadd_pd((__m256d)x, (__m256d)y, (__m256d)z);
+#else
+    return x * y + z;
+#endif
+}
+
+/* to[p width + i] = x[i ld + p], i < rows <= width, p < k */
+static void transpose_f32(float *restrict to, int64_t width, const float *restrict x, int64_t ld, int64_t rows,
+                          int64_t k)
+{
+    typedef float quad __attribute__((vector_size(16)));
+    typedef float quad_u __attribute__((vector_size(16), aligned(4)));
+    typedef int32_t pick __attribute__((vector_size(16)));
+    int64_t i = 0;
+    for (; i + 4 <= rows; i += 4) {
+        const float *r0 = x + i * ld, *r1 = r0 + ld, *r2 = r1 + ld, *r3 = r2 + ld;
+        float *at = to + i;
+        int64_t p = 0;
+        for (; p + 4 <= k; p += 4, at += 4 * width) {
+            quad a = *(const quad_u *)(r0 + p), b = *(const quad_u *)(r1 + p);
+            quad c = *(const quad_u *)(r2 + p), d = *(const quad_u *)(r3 + p);
+            quad ab0 = __builtin_shuffle(a, b, (pick){0, 4, 1, 5}), ab1 = __builtin_shuffle(a, b, (pick){2, 6, 3, 7});
+            quad cd0 = __builtin_shuffle(c, d, (pick){0, 4, 1, 5}), cd1 = __builtin_shuffle(c, d, (pick){2, 6, 3, 7});
+            *(quad_u *)at = __builtin_shuffle(ab0, cd0, (pick){0, 1, 4, 5});
+            *(quad_u *)(at + width) = __builtin_shuffle(ab0, cd0, (pick){2, 3, 6, 7});
+            *(quad_u *)(at + 2 * width) = __builtin_shuffle(ab1, cd1, (pick){0, 1, 4, 5});
+            *(quad_u *)(at + 3 * width) = __builtin_shuffle(ab1, cd1, (pick){2, 3, 6, 7});
+        }
+        for (; p < k; p++, at += width) at[0] = r0[p], at[1] = r1[p], at[2] = r2[p], at[3] = r3[p];
+    }
+    for (; i < rows; i++)
+        for (int64_t p = 0; p < k; p++) to[p * width + i] = x[i * ld + p];
+}
+
+static void transpose_f64(double *restrict to, int64_t width, const double *restrict x, int64_t ld, int64_t rows,
+                          int64_t k)
+{
+    int64_t i = 0;
+    for (; i + 4 <= rows; i += 4)
+        for (int64_t p = 0; p < k; p++)
+            for (int r = 0; r < 4; r++) to[p * width + i + r] = x[(i + r) * ld + p];
+    for (; i < rows; i++)
+        for (int64_t p = 0; p < k; p++) to[p * width + i] = x[i * ld + p];
+}
+
+#if defined __AVX512F__
+#define TILE_ROWS 12
+#elif defined __AVX__
+#define TILE_ROWS 6
+#else
+#define TILE_ROWS 4
+#endif
+
+#define REAL float
+#define REAL_DTYPE LKS_F32
+#define SUFFIX f32
+#define MR TILE_ROWS
+#define NV 2
+#define KC 384
+#include "cpu/gemm_core.h"
+
+#define REAL double
+#define REAL_DTYPE LKS_F64
+#define SUFFIX f64
+#define MR TILE_ROWS
+#define NV 2
+#define KC 256
+#include "cpu/gemm_core.h"
+
+int64_t LKSI_LOCAL(gemm_bytes)(const lksi_gemm *g)
+{
+    return g->c_dtype == LKS_F64 ? make_plan_f64(g).bytes : make_plan_f32(g).bytes;
+}
+
+void LKSI_LOCAL(gemm_serial)(const lksi_gemm *g, void *memory)
+{
+    if (g->m == 0 || g->n == 0) return;
+    if (g->c_dtype == LKS_F64)
+        gemm_serial_f64(g, memory);
+    else
+        gemm_serial_f32(g, memory);
+}
+
+static int64_t panel_width(const lksi_gemm *g)
+{
+    return VECTOR_BYTES / lks_dtype_size(g->c_dtype == LKS_F64 ? LKS_F64 : LKS_F32) * 2;
+}
+
+int64_t LKSI_LOCAL(gemm_packed_bytes)(const lksi_gemm *g)
+{
+    int64_t w = panel_width(g);
+    return (g->n + w - 1) / w * w * g->k * lks_dtype_size(g->c_dtype == LKS_F64 ? LKS_F64 : LKS_F32) + 64;
+}
+
+typedef struct packing { lksi_cpu *cpu; const lksi_gemm *g; void *to; int64_t bytes; } packing;
+
+static void pack_part(void *arg, int64_t begin, int64_t end, int worker)
+{
+    const packing *s = arg;
+    void *stage = lksi_scratch(s->cpu, worker, 0, s->bytes);
+    if (s->g->c_dtype == LKS_F64)
+        pack_panels_f64(s->g, s->to, begin, end, stage);
+    else
+        pack_panels_f32(s->g, s->to, begin, end, stage);
+}
+
+static lks_status scratch_for_all(lksi_cpu *cpu, const lksi_args *a, int workers, int64_t bytes)
+{
+    for (int w = 0; w < workers; w++)
+        if (!lksi_scratch(cpu, w, 0, bytes))
+            return lksi_kernel_why(a, LKS_ERR_MEMORY, "no memory for %lld bytes of packed blocks on each of %d threads",
+                                   (long long)bytes, workers);
+    return LKS_OK;
+}
+
+lks_status LKSI_LOCAL(gemm_pack)(lksi_cpu *cpu, const lksi_args *a, const lksi_gemm *g, void *to)
+{
+    packing s = {cpu, g, to, LKSI_LOCAL(gemm_bytes)(g)};
+    lks_status status = scratch_for_all(cpu, a, lksi_cpu_workers(cpu), s.bytes);
+    if (status != LKS_OK) return status;
+    int64_t panels = (g->n + panel_width(g) - 1) / panel_width(g), grain = 1 + 65536 / (panel_width(g) * (g->k + 1));
+    lksi_parallel(cpu, panels, grain, pack_part, &s);
+    return LKS_OK;
+}
+
+void LKSI_LOCAL(transpose_f32)(float *to, int64_t width, const float *x, int64_t ld, int64_t rows, int64_t k)
+{
+    transpose_f32(to, width, x, ld, rows, k);
+}
+
+void LKSI_LOCAL(transpose_f64)(double *to, int64_t width, const double *x, int64_t ld, int64_t rows, int64_t k)
+{
+    transpose_f64(to, width, x, ld, rows, k);
+}
+
+/* Same product, transposed. */
+static void swap_sides(lksi_gemm *g)
+{
+    lksi_gemm o = *g;
+    g->m = o.n, g->n = o.m;
+    g->a = o.b, g->b = o.a;
+    g->a_dtype = o.b_dtype, g->b_dtype = o.a_dtype;
+    g->a_rs = o.b_cs, g->a_cs = o.b_rs;
+    g->b_rs = o.a_cs, g->b_cs = o.a_rs;
+    g->c_rs = o.c_cs, g->c_cs = o.c_rs;
+    g->bias_rs = o.bias_cs, g->bias_cs = o.bias_rs;
+    memcpy(g->a_bs, o.b_bs, sizeof g->a_bs);
+    memcpy(g->b_bs, o.a_bs, sizeof g->b_bs);
+}
+
+static void drop_batch(lksi_gemm *g, int d)
+{
+    g->nbatch--;
+    for (; d < g->nbatch; d++) {
+        g->batch[d] = g->batch[d + 1];
+        g->a_bs[d] = g->a_bs[d + 1];
+        g->b_bs[d] = g->b_bs[d + 1];
+        g->c_bs[d] = g->c_bs[d + 1];
+    }
+}
+
+/* Fewer, larger products: batch dims of size 1 go, nested ones join, and one that only B or only A does not see joins
+ * the rows or columns. */
+static void simplify(lksi_gemm *g)
+{
+    for (int d = g->nbatch - 1; d >= 0; d--)
+        if (g->batch[d] == 1) drop_batch(g, d);
+    for (int d = g->nbatch - 2; d >= 0; d--) {
+        int64_t inner = g->batch[d + 1];
+        if (g->a_bs[d] != inner * g->a_bs[d + 1] || g->b_bs[d] != inner * g->b_bs[d + 1] ||
+            g->c_bs[d] != inner * g->c_bs[d + 1])
+            continue;
+        g->batch[d + 1] *= g->batch[d];
+        drop_batch(g, d);
+    }
+    while (g->nbatch > 0) {
+        int d = g->nbatch - 1;
+        int64_t count = g->batch[d];
+        if (g->b_bs[d] == 0 && !g->bias_rs &&
+            (g->m == 1 || (g->a_bs[d] == g->m * g->a_rs && g->c_bs[d] == g->m * g->c_rs))) {
+            if (g->m == 1) g->a_rs = g->a_bs[d], g->c_rs = g->c_bs[d];
+            g->m *= count;
+        } else if (g->a_bs[d] == 0 && !g->bias &&
+                   (g->n == 1 || (g->b_bs[d] == g->n * g->b_cs && g->c_bs[d] == g->n * g->c_cs))) {
+            if (g->n == 1) g->b_cs = g->b_bs[d], g->c_cs = g->c_bs[d];
+            g->n *= count;
+        } else {
+            break;
+        }
+        g->nbatch--;
+    }
+    if (g->c_cs != 1 && g->c_rs == 1 && g->n > 1) swap_sides(g);
+}
+
+typedef struct shared_product {
+    lksi_cpu *cpu;
+    const lksi_gemm *g;
+    int64_t rows, columns;           /* of one piece */
+    int64_t row_pieces, column_pieces;
+    int64_t bytes;
+} shared_product;
+
+static void product_pieces(void *arg, int64_t begin, int64_t end, int worker)
+{
+    const shared_product *s = arg;
+    void *memory = lksi_scratch(s->cpu, worker, 0, s->bytes);
+    for (int64_t u = begin; u < end; u++) {
+        lksi_gemm g = *s->g;
+        int64_t j = u % s->column_pieces * s->columns, rest = u / s->column_pieces;
+        int64_t i = rest % s->row_pieces * s->rows;
+        int64_t a = 0, b = 0, c = 0;
+        rest /= s->row_pieces;
+        for (int d = g.nbatch - 1; d >= 0; d--) {
+            int64_t at = rest % g.batch[d];
+            rest /= g.batch[d];
+            a += at * g.a_bs[d], b += at * g.b_bs[d], c += at * g.c_bs[d];
+        }
+        g.m = g.m - i < s->rows ? g.m - i : s->rows;
+        g.n = g.n - j < s->columns ? g.n - j : s->columns;
+        if (g.m <= 0 || g.n <= 0) continue;
+        g.a = io_at(g.a, g.a_dtype, a + i * g.a_rs);
+        g.b = io_at(g.b, g.b_dtype, b + j * g.b_cs);
+        g.c = io_at(g.c, g.c_dtype, c + i * g.c_rs + j * g.c_cs);
+        if (g.bias) g.bias = io_at(g.bias, g.bias_dtype, i * g.bias_rs + j * g.bias_cs);
+        LKSI_LOCAL(gemm_serial)(&g, memory);
+    }
+}
+
+static int64_t common_divisor(int64_t x, int64_t y)
+{
+    while (y) {
+        int64_t r = x % y;
+        x = y, y = r;
+    }
+    return x;
+}
+
+lks_status LKSI_LOCAL(gemm)(lksi_cpu *cpu, const lksi_args *a, const lksi_gemm *given)
+{
+    lksi_gemm g = *given;
+    int64_t batch = 1;
+    simplify(&g);
+    for (int d = 0; d < g.nbatch; d++) batch *= g.batch[d];
+    if (g.m == 0 || g.n == 0 || batch == 0) return LKS_OK;
+    int workers = lksi_cpu_workers(cpu);
+    double work = (double)g.m * (double)g.n * (double)(g.k + 8) * (double)batch;
+    if (work < 2e5) workers = 1; /* a few microseconds: less than waking others */
+    /* Pieces a batch entry is cut into, the cut that packs least. */
+    int64_t want = workers / common_divisor(workers, batch), row_pieces = 1, column_pieces = 1;
+    if (batch < 4 * workers) {
+        double least = 0;
+        for (int64_t r = 1; r <= want; r++) {
+            if (want % r) continue;
+            int64_t c = want / r, rows = (g.m + r - 1) / r, columns = (g.n + c - 1) / c;
+            double cost = (double)(rows + TILE_ROWS) * (double)(columns + 16) + 8.0 * (double)(rows + columns);
+            if (least == 0 || cost < least) least = cost, row_pieces = r, column_pieces = c;
+        }
+    }
+    int64_t step = VECTOR_BYTES / 4 * 2;
+    shared_product s = {.cpu = cpu, .g = &g, .row_pieces = row_pieces, .column_pieces = column_pieces};
+    s.rows = ((g.m + row_pieces - 1) / row_pieces + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS;
+    s.columns = ((g.n + column_pieces - 1) / column_pieces + step - 1) / step * step;
+    lksi_gemm piece = g;
+    piece.m = g.m < s.rows ? g.m : s.rows;
+    piece.n = g.n < s.columns ? g.n : s.columns;
+    s.bytes = LKSI_LOCAL(gemm_bytes)(&piece);
+    lks_status status = scratch_for_all(cpu, a, workers, s.bytes);
+    if (status != LKS_OK) return status;
+    int64_t units = batch * row_pieces * column_pieces;
+    if (workers == 1)
+        product_pieces(&s, 0, units, 0);
+    else
+        lksi_parallel(cpu, units, 1, product_pieces, &s);
+    return LKS_OK;
+}
+
+/* x [b..., m, k] @ y [b..., k, n]; a vector on either side gets a dim of 1 that the result lacks. */
+LKSI_KERNEL(matmul)
+{
+    const lksi_view *x = &a->in[0], *y = &a->in[1], *z = &a->out[0];
+    int xv = x->ndim == 1, yv = y->ndim == 1, xd = x->ndim, yd = y->ndim, zd = z->ndim;
+    lksi_gemm g = {.a = x->data, .b = y->data, .c = z->data, .a_dtype = x->dtype, .b_dtype = y->dtype, .c_dtype = z->dtype};
+    g.m = xv ? 1 : x->shape[xd - 2];
+    g.k = x->shape[xd - 1];
+    g.n = yv ? 1 : y->shape[yd - 1];
+    g.a_rs = xv ? 0 : x->stride[xd - 2], g.a_cs = x->stride[xd - 1];
+    g.b_rs = yv ? y->stride[0] : y->stride[yd - 2], g.b_cs = yv ? 1 : y->stride[yd - 1];
+    g.c_cs = yv ? 1 : z->stride[zd - 1];
+    g.c_rs = xv ? g.n : z->stride[zd - (yv ? 1 : 2)];
+    int xb = xv ? 0 : xd - 2, yb = yv ? 0 : yd - 2;
+    g.nbatch = xb > yb ? xb : yb;
+    for (int d = 0; d < g.nbatch; d++) {
+        int i = d - (g.nbatch - xb), j = d - (g.nbatch - yb);
+        g.batch[d] = z->shape[d];
+        g.a_bs[d] = i < 0 || x->shape[i] == 1 ? 0 : x->stride[i];
+        g.b_bs[d] = j < 0 || y->shape[j] == 1 ? 0 : y->stride[j];
+        g.c_bs[d] = z->stride[d];
+    }
+    return LKSI_LOCAL(gemm)(cpu, a, &g);
+}
+
+/* x [..., I] @ weight [O, I]^T + bias [O] */
+LKSI_KERNEL(linear)
+{
+    const lksi_view *x = &a->in[0], *w = &a->in[1], *b = a->nin > 2 ? &a->in[2] : NULL, *y = &a->out[0];
+    int xd = x->ndim, rows = xd >= 2;
+    lksi_gemm g = {.a = x->data, .b = w->data, .c = y->data, .a_dtype = x->dtype, .b_dtype = w->dtype, .c_dtype = y->dtype};
+    g.k = x->shape[xd - 1], g.n = w->shape[0], g.m = rows ? x->shape[xd - 2] : 1;
+    g.a_rs = rows ? x->stride[xd - 2] : 0, g.a_cs = x->stride[xd - 1];
+    g.b_rs = w->stride[1], g.b_cs = w->stride[0];
+    g.c_rs = rows ? y->stride[xd - 2] : g.n, g.c_cs = y->stride[xd - 1];
+    if (b && b->ndim >= 0) g.bias = b->data, g.bias_dtype = b->dtype, g.bias_cs = b->stride[0];
+    g.nbatch = rows ? xd - 2 : 0;
+    for (int d = 0; d < g.nbatch; d++) g.batch[d] = x->shape[d], g.a_bs[d] = x->stride[d], g.c_bs[d] = y->stride[d];
+    return LKSI_LOCAL(gemm)(cpu, a, &g);
+}
