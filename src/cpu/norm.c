@@ -1,0 +1,321 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * norm.c - layer_norm and batch_norm with their backward rows: memory, splitting over workers, dtypes. The arithmetic
+ * is in norm_real.h. Sums are taken in blocks that depend on shapes only, and joined in order.
+ */
+#include "cpu/rows.h"
+
+#include <math.h>
+
+static const lksi_view absent = {.ndim = -1};
+
+static const lksi_view *input(const lksi_args *a, int i)
+{
+    return i < a->nin ? &a->in[i] : &absent;
+}
+
+static int64_t at_least(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* Items of `work` elements each: how many make a piece worth a worker. */
+static int64_t grain_of(int64_t work)
+{
+    return at_least(1, 16384 / at_least(1, work));
+}
+
+/* --- layer norm -------------------------------------------------------------------------------------------------- */
+
+enum { NORM_BLOCK = 64, NORM_BLOCKS = 256 }; /* rows of a block at least, blocks at most */
+
+typedef struct layer_norm {
+    lksi_rowset x, y, dy, dw, db; /* backward: y is dx */
+    const lksi_view *mean, *rstd;
+    const void *w, *b; /* [n] of REAL, NULL if absent */
+    double eps;
+    int64_t block, blocks; /* rows per block, blocks */
+    void *partial;         /* [blocks, 2, n] of REAL */
+    char *scratch;         /* per worker */
+    int64_t scratch_each, room; /* bytes; elements of a row's buffer */
+} layer_norm;
+
+/* --- batch norm -------------------------------------------------------------------------------------------------- */
+
+enum { PIECE = 4096, MAX_BLOCK = 64, SUPERS = 64 };
+
+typedef struct moments { double n, mean, m2; } moments;
+
+/* Chan, Golub & LeVeque (1983). */
+static inline void moments_join(moments *a, double n, double mean, double m2)
+{
+    double total = a->n + n, delta = mean - a->mean;
+    if (a->n == 0) {
+        *a = (moments){n, mean, m2};
+        return;
+    }
+    if (n == 0) return;
+    a->mean += delta * (n / total);
+    a->m2 += m2 + delta * delta * (a->n * n / total);
+    a->n = total;
+}
+
+typedef struct batch_norm {
+    lksi_rowset x, y, dy; /* rows are channels (planes) or positions (columns); backward: y is dx */
+    const lksi_args *a;
+    const lksi_view *weight, *bias;
+    int training;
+    int64_t channels, count, plane; /* count: elements of a channel */
+    double *mean, *scale, *shift;   /* [C] each */
+    double *lo, *c1, *c2;           /* [C] each, backward */
+    int64_t block, super, supers;   /* columns: rows of a block, of a superblock */
+    moments *moments;               /* [supers, C] */
+    double *sums;                   /* [supers, 3, C] */
+    char *scratch;
+    int64_t scratch_each;
+} batch_norm;
+
+static double entry(const lksi_view *v, int64_t c)
+{
+    return lksi_get(v->data, v->dtype, c * v->stride[0]);
+}
+
+static void put_entry(const lksi_view *v, int64_t c, double value)
+{
+    lksi_put(v->data, v->dtype, c * v->stride[0], value);
+}
+
+/* What forward uses of channel c, from its statistics. */
+static void batch_norm_use(const batch_norm *s, int64_t c, double mean, double var)
+{
+    double rstd = 1 / sqrt(var + s->a->attr.batch_norm.eps);
+    s->mean[c] = mean;
+    s->scale[c] = rstd * (s->weight->ndim < 0 ? 1 : entry(s->weight, c));
+    s->shift[c] = s->bias->ndim < 0 ? 0 : entry(s->bias, c);
+    put_entry(&s->a->out[1], c, mean);
+    put_entry(&s->a->out[2], c, rstd);
+}
+
+/* Batch statistics of channel c are known: used, and staged. */
+static void batch_norm_set(const batch_norm *s, int64_t c, double mean, double m2)
+{
+    double n = (double)s->count, m = s->a->attr.batch_norm.momentum, var = s->count > 0 ? m2 / n : 0;
+    const lksi_view *staged_mean = input(s->a, 5), *staged_var = input(s->a, 6);
+    batch_norm_use(s, c, mean, var);
+    if (staged_mean->ndim < 0 || s->count == 0) return;
+    put_entry(staged_mean, c, (1 - m) * entry(staged_mean, c) + m * mean);
+    put_entry(staged_var, c, (1 - m) * entry(staged_var, c) + m * (s->count > 1 ? m2 / (n - 1) : var));
+}
+
+/* Backward: sums over channel c of d = x - mean, dy and dy d are known. */
+static void batch_norm_coefficients(const batch_norm *s, int64_t c, double sd, double sg, double sgd)
+{
+    double n = (double)at_least(1, s->count), rstd = entry(&s->a->in[4], c);
+    double lo = s->training ? sd / n : 0; /* what the stored mean misses */
+    double sgx = (sgd - lo * sg) * rstd;
+    s->lo[c] = lo;
+    s->c1[c] = sg / n;
+    s->c2[c] = sgx / n * rstd;
+    s->scale[c] = rstd * (s->weight->ndim < 0 ? 1 : entry(s->weight, c));
+    if (s->weight->ndim < 0) return;
+    put_entry(&s->a->out[1], c, sgx);
+    put_entry(&s->a->out[2], c, sg);
+}
+
+#define REAL float
+#define F(name) name##_f
+#define REAL_DTYPE LKS_F32
+#include "cpu/norm_real.h"
+#undef REAL
+#undef F
+#undef REAL_DTYPE
+#define REAL double
+#define F(name) name##_d
+#define REAL_DTYPE LKS_F64
+#include "cpu/norm_real.h"
+#undef REAL
+#undef F
+#undef REAL_DTYPE
+
+static lks_status no_memory(const lksi_args *a)
+{
+    return lksi_kernel_why(a, LKS_ERR_MEMORY, "no memory for scratch");
+}
+
+/* weight or bias as REAL: in place or in buffer. */
+static const void *parameter(const lksi_view *v, int dbl, void *buffer)
+{
+    if (v->ndim < 0) return NULL;
+    lksi_rowset r = lksi_rowset_of(v, ~0u);
+    if (r.n == 0) return buffer;
+    return dbl ? (const void *)rows_load_d(&r, 0, buffer) : (const void *)rows_load_f(&r, 0, buffer);
+}
+
+static unsigned last_dims(const lksi_view *x, int k)
+{
+    return (~0u << (x->ndim - k)) & ((1u << x->ndim) - 1);
+}
+
+/* Scratch common to both directions: `buffers` rows per worker, two parameters. */
+static int layer_norm_memory(lksi_cpu *cpu, layer_norm *l, int dbl, int buffers, const lksi_view *weight,
+                             const lksi_view *bias)
+{
+    int64_t real = dbl ? 8 : 4;
+    l->room = (l->x.n + 15) / 16 * 16;
+    l->scratch_each = buffers * l->room * real;
+    l->scratch = lksi_scratch(cpu, -1, 0, lksi_cpu_workers(cpu) * l->scratch_each + 64);
+    char *p = lksi_scratch(cpu, -1, 1, 2 * l->room * real + 64);
+    if (!l->scratch || !p) return 0;
+    l->w = parameter(weight, dbl, p);
+    l->b = parameter(bias, dbl, p + l->room * real);
+    return 1;
+}
+
+LKSI_KERNEL(layer_norm)
+{
+    const lksi_view *x = &a->in[0];
+    unsigned mask = last_dims(x, a->attr.norm.ndims);
+    int dbl = x->dtype == LKS_F64;
+    layer_norm l = {.x = lksi_rowset_of(x, mask),
+                    .y = lksi_rowset_of(&a->out[0], mask),
+                    .mean = &a->out[1],
+                    .rstd = &a->out[2],
+                    .eps = a->attr.norm.eps};
+    if (!layer_norm_memory(cpu, &l, dbl, 2, input(a, 1), input(a, 2))) return no_memory(a);
+    lksi_parallel(cpu, l.x.rows, grain_of(l.x.n), dbl ? layer_norm_rows_d : layer_norm_rows_f, &l);
+    return LKS_OK;
+}
+
+LKSI_KERNEL(layer_norm_backward)
+{
+    const lksi_view *x = &a->in[1], *weight = &a->in[2];
+    unsigned mask = last_dims(x, a->attr.norm.ndims);
+    int dbl = x->dtype == LKS_F64, has_weight = weight->ndim >= 0;
+    layer_norm l = {.x = lksi_rowset_of(x, mask),
+                    .dy = lksi_rowset_of(&a->in[0], mask),
+                    .y = lksi_rowset_of(&a->out[0], mask),
+                    .mean = &a->in[3],
+                    .rstd = &a->in[4]};
+    l.block = at_least(NORM_BLOCK, (l.x.rows + NORM_BLOCKS - 1) / NORM_BLOCKS);
+    l.blocks = (l.x.rows + l.block - 1) / l.block;
+    if (!layer_norm_memory(cpu, &l, dbl, 3, weight, &absent)) return no_memory(a);
+    if (has_weight) {
+        l.dw = lksi_rowset_of(&a->out[1], ~0u);
+        l.db = lksi_rowset_of(&a->out[2], ~0u);
+        l.partial = lksi_scratch(cpu, -1, 2, l.blocks * 2 * l.x.n * (dbl ? 8 : 4) + 64);
+        if (!l.partial) return no_memory(a);
+    }
+    lksi_parallel(cpu, l.blocks, grain_of(l.x.n * l.block), dbl ? layer_norm_back_d : layer_norm_back_f, &l);
+    if (has_weight)
+        lksi_parallel(cpu, l.x.n, at_least(64, grain_of(l.blocks)), dbl ? layer_norm_join_d : layer_norm_join_f, &l);
+    return LKS_OK;
+}
+
+/* Rows, layout and scratch of a batch norm over x. columns: channels are adjacent in memory. */
+static int batch_norm_memory(lksi_cpu *cpu, batch_norm *s, const lksi_view *x, const lksi_view *y, const lksi_view *dy,
+                             int *columns)
+{
+    int64_t real = x->dtype == LKS_F64 ? 8 : 4, c = x->shape[1];
+    *columns = c > 1 && x->stride[1] == 1;
+    unsigned all = (1u << x->ndim) - 1, mask = *columns ? 2u : all & ~2u;
+    s->x = lksi_rowset_of(x, mask);
+    s->y = lksi_rowset_of(y, mask);
+    if (dy) s->dy = lksi_rowset_of(dy, mask);
+    s->channels = c;
+    s->count = *columns ? s->x.rows : s->x.n;
+    s->plane = 1;
+    for (int d = 2; d < x->ndim; d++) s->plane *= x->shape[d];
+    double *p = lksi_scratch(cpu, -1, 1, 6 * c * 8 + 64);
+    if (!p) return 0;
+    s->mean = p;
+    s->scale = p + c;
+    s->shift = p + 2 * c;
+    s->lo = p + 3 * c;
+    s->c1 = p + 4 * c;
+    s->c2 = p + 5 * c;
+    s->block = at_least(4, 16384 / at_least(1, c));
+    if (s->block > MAX_BLOCK) s->block = MAX_BLOCK;
+    s->super = at_least(1, (s->count + s->block * SUPERS - 1) / (s->block * SUPERS)) * s->block;
+    s->supers = (s->count + s->super - 1) / s->super;
+    s->scratch_each = *columns ? (s->block + 9) * c * real : 3 * PIECE * real;
+    s->scratch_each = (s->scratch_each + 63) / 64 * 64;
+    s->scratch = lksi_scratch(cpu, -1, 0, lksi_cpu_workers(cpu) * s->scratch_each + 64);
+    if (*columns) {
+        s->sums = lksi_scratch(cpu, -1, 2, s->supers * 3 * c * 8 + 64);
+        s->moments = (moments *)(void *)s->sums;
+        if (!s->sums) return 0;
+    }
+    return s->scratch != NULL;
+}
+
+/* Channels [begin, end): superblocks joined in order. */
+static void join_stats(void *arg, int64_t begin, int64_t end, int worker)
+{
+    const batch_norm *s = arg;
+    (void)worker;
+    for (int64_t c = begin; c < end; c++) {
+        moments m = {0, 0, 0};
+        for (int64_t i = 0; i < s->supers; i++) {
+            const moments *p = &s->moments[i * s->channels + c];
+            moments_join(&m, p->n, p->mean, p->m2);
+        }
+        batch_norm_set(s, c, m.mean, m.m2);
+    }
+}
+
+static void join_sums(void *arg, int64_t begin, int64_t end, int worker)
+{
+    const batch_norm *s = arg;
+    int64_t n = s->channels;
+    (void)worker;
+    for (int64_t c = begin; c < end; c++) {
+        double sd = 0, sg = 0, sgd = 0;
+        for (int64_t i = 0; i < s->supers; i++) {
+            const double *p = s->sums + i * 3 * n + c;
+            sd += p[0];
+            sg += p[n];
+            sgd += p[2 * n];
+        }
+        batch_norm_coefficients(s, c, sd, sg, sgd);
+    }
+}
+
+/* Training writes staged_mean and staged_var (inputs 5 and 6) in place. */
+LKSI_KERNEL(batch_norm)
+{
+    const lksi_view *x = &a->in[0];
+    int dbl = x->dtype == LKS_F64, columns;
+    batch_norm s = {
+        .a = a, .weight = input(a, 1), .bias = input(a, 2), .training = a->attr.batch_norm.training != 0};
+    if (!batch_norm_memory(cpu, &s, x, &a->out[0], NULL, &columns)) return no_memory(a);
+    if (!s.training)
+        for (int64_t c = 0; c < s.channels; c++)
+            batch_norm_use(&s, c, entry(&a->in[3], c), entry(&a->in[4], c));
+    if (!columns) {
+        lksi_parallel(cpu, s.channels, grain_of(s.count), dbl ? planes_d : planes_f, &s);
+        return LKS_OK;
+    }
+    if (s.training) {
+        lksi_parallel(cpu, s.supers, grain_of(s.super * s.channels), dbl ? columns_stats_d : columns_stats_f, &s);
+        lksi_parallel(cpu, s.channels, grain_of(s.supers), join_stats, &s);
+    }
+    lksi_parallel(cpu, s.count, grain_of(s.channels), dbl ? columns_apply_d : columns_apply_f, &s);
+    return LKS_OK;
+}
+
+LKSI_KERNEL(batch_norm_backward)
+{
+    const lksi_view *x = &a->in[1];
+    int dbl = x->dtype == LKS_F64, columns;
+    batch_norm s = {.a = a, .weight = &a->in[2], .bias = &absent, .training = a->attr.batch_norm.training != 0};
+    if (!batch_norm_memory(cpu, &s, x, &a->out[0], &a->in[0], &columns)) return no_memory(a);
+    for (int64_t c = 0; c < s.channels; c++) s.mean[c] = entry(&a->in[3], c);
+    if (!columns) {
+        lksi_parallel(cpu, s.channels, grain_of(s.count), dbl ? planes_back_d : planes_back_f, &s);
+        return LKS_OK;
+    }
+    lksi_parallel(cpu, s.supers, grain_of(s.super * s.channels), dbl ? columns_sums_d : columns_sums_f, &s);
+    lksi_parallel(cpu, s.channels, grain_of(s.supers), join_sums, &s);
+    lksi_parallel(cpu, s.count, grain_of(s.channels), dbl ? columns_back_d : columns_back_f, &s);
+    return LKS_OK;
+}

@@ -1,0 +1,414 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * norm_real.h - layer_norm and batch_norm for one type of arithmetic. Included by norm.c for float and double, with
+ * REAL, F(name) and REAL_DTYPE defined. Memory, splitting and dtypes of storage are decided in norm.c.
+ *
+ * Statistics: the mean is hi + lo, hi rounded to REAL. A first pass sums x - x[0], so that equal elements give exactly
+ * their value; the second works on d = x - hi and corrects both mean and variance by what hi misses (Chan, Golub &
+ * LeVeque, 1983). No difference of large squares, no negative variance.
+ */
+
+#define WIDTH ((int)(LKSI_VECTOR / sizeof(REAL)))
+#define PIECES ((int)(LKSI_LANES * sizeof(REAL) / LKSI_VECTOR))
+
+/* Sum of x[i] - shift. */
+static REAL F(sum_from)(const REAL *x, REAL shift, int64_t n)
+{
+    F(lanes) a = {{{0}}};
+    F(vec) s = F(vec_all)(shift);
+    int64_t i = 0;
+    for (; i + LKSI_LANES <= n; i += LKSI_LANES)
+#pragma GCC unroll 32
+        for (int k = 0; k < PIECES; k++) a.p[k] += F(vec_at)(x + i + k * WIDTH) - s;
+    REAL lane[LKSI_LANES];
+    memcpy(lane, &a, sizeof lane);
+    for (int k = 0; i + k < n; k++) lane[k] += x[i + k] - shift;
+    return F(fold)(lane);
+}
+
+/* Sums of d and d * d, d = x[i] - hi. */
+static void F(sum_squares)(const REAL *x, REAL hi, int64_t n, REAL *sum, REAL *squares)
+{
+    F(lanes) a = {{{0}}}, b = {{{0}}};
+    F(vec) h = F(vec_all)(hi);
+    int64_t i = 0;
+    for (; i + LKSI_LANES <= n; i += LKSI_LANES)
+#pragma GCC unroll 32
+        for (int k = 0; k < PIECES; k++) {
+            F(vec) d = F(vec_at)(x + i + k * WIDTH) - h;
+            a.p[k] += d;
+            b.p[k] += d * d;
+        }
+    REAL la[LKSI_LANES], lb[LKSI_LANES];
+    memcpy(la, &a, sizeof la);
+    memcpy(lb, &b, sizeof lb);
+    for (int k = 0; i + k < n; k++) {
+        REAL d = x[i + k] - hi;
+        la[k] += d;
+        lb[k] += d * d;
+    }
+    *sum = F(fold)(la);
+    *squares = F(fold)(lb);
+}
+
+/* Mean hi + lo and sum of squared deviations of n > 0 elements. */
+static void F(moments)(const REAL *x, int64_t n, REAL *hi, REAL *lo, double *m2)
+{
+    REAL sum, squares;
+    *hi = (REAL)((double)x[0] + (double)F(sum_from)(x, x[0], n) / (double)n);
+    F(sum_squares)(x, *hi, n, &sum, &squares);
+    *lo = (REAL)((double)sum / (double)n);
+    double m = (double)squares - (double)sum * (double)*lo;
+    *m2 = m < 0 ? 0 : m; /* rounding only; NaN stays */
+}
+
+/* y = ((x - hi) - lo) rstd [weight] [+ bias]; y may be x. */
+static void F(normalise)(const REAL *x, const REAL *w, const REAL *b, REAL *y, int64_t n, REAL hi, REAL lo, REAL rstd)
+{
+    if (w && b) {
+#pragma GCC ivdep
+        for (int64_t i = 0; i < n; i++) y[i] = (x[i] - hi - lo) * rstd * w[i] + b[i];
+    } else if (w) {
+#pragma GCC ivdep
+        for (int64_t i = 0; i < n; i++) y[i] = (x[i] - hi - lo) * rstd * w[i];
+    } else {
+#pragma GCC ivdep
+        for (int64_t i = 0; i < n; i++) y[i] = (x[i] - hi - lo) * rstd;
+        if (b)
+            for (int64_t i = 0; i < n; i++) y[i] += b[i];
+    }
+}
+
+/* --- layer norm ---------------------------------------------------------------------------------------------------- */
+
+static void F(layer_norm_rows)(void *arg, int64_t begin, int64_t end, int worker)
+{
+    const layer_norm *l = arg;
+    REAL *xb = (REAL *)(void *)(l->scratch + worker * l->scratch_each), *yb = xb + l->room;
+    int64_t n = l->x.n;
+    for (int64_t r = begin; r < end; r++) {
+        REAL hi = 0, lo = 0, rstd = 0;
+        double m2 = 0;
+        if (n > 0) {
+            const REAL *x = F(rows_load)(&l->x, r, xb);
+            REAL *y = F(rows_room)(&l->y, r, 0, n, yb);
+            F(moments)(x, n, &hi, &lo, &m2);
+            rstd = (REAL)(1 / sqrt(m2 / (double)n + l->eps));
+            F(normalise)(x, l->w, l->b, y, n, hi, lo, rstd);
+            F(rows_store)(&l->y, r, 0, n, y);
+        }
+        lksi_put(l->mean->data, l->mean->dtype, r * l->mean->stride[0], (double)hi + (double)lo);
+        lksi_put(l->rstd->data, l->rstd->dtype, r * l->rstd->stride[0], (double)rstd);
+    }
+}
+
+/* Sums over a row of d, g and g d: d = x - hi, g = dy [weight]. */
+static void F(row_sums)(const REAL *x, const REAL *dy, const REAL *w, int64_t n, REAL hi, REAL *sd, REAL *sg, REAL *sgd)
+{
+    F(lanes) a = {{{0}}}, b = {{{0}}}, c = {{{0}}};
+    F(vec) h = F(vec_all)(hi);
+    REAL la[LKSI_LANES], lb[LKSI_LANES], lc[LKSI_LANES];
+    int64_t i = 0;
+    if (w) {
+        for (; i + LKSI_LANES <= n; i += LKSI_LANES)
+#pragma GCC unroll 32
+            for (int k = 0; k < PIECES; k++) {
+                F(vec) d = F(vec_at)(x + i + k * WIDTH) - h;
+                F(vec) g = F(vec_at)(dy + i + k * WIDTH) * F(vec_at)(w + i + k * WIDTH);
+                a.p[k] += d;
+                b.p[k] += g;
+                c.p[k] += g * d;
+            }
+    } else {
+        for (; i + LKSI_LANES <= n; i += LKSI_LANES)
+#pragma GCC unroll 32
+            for (int k = 0; k < PIECES; k++) {
+                F(vec) d = F(vec_at)(x + i + k * WIDTH) - h;
+                F(vec) g = F(vec_at)(dy + i + k * WIDTH);
+                a.p[k] += d;
+                b.p[k] += g;
+                c.p[k] += g * d;
+            }
+    }
+    memcpy(la, &a, sizeof la);
+    memcpy(lb, &b, sizeof lb);
+    memcpy(lc, &c, sizeof lc);
+    for (int k = 0; i + k < n; k++) {
+        REAL d = x[i + k] - hi, g = w ? dy[i + k] * w[i + k] : dy[i + k];
+        la[k] += d;
+        lb[k] += g;
+        lc[k] += g * d;
+    }
+    *sd = F(fold)(la);
+    *sg = F(fold)(lb);
+    *sgd = F(fold)(lc);
+}
+
+/* Items are blocks of rows: each adds into its own dweight and dbias, [blocks, 2, n]. */
+static void F(layer_norm_back)(void *arg, int64_t begin, int64_t end, int worker)
+{
+    const layer_norm *l = arg;
+    REAL *xb = (REAL *)(void *)(l->scratch + worker * l->scratch_each), *gb = xb + l->room, *db = gb + l->room;
+    int64_t n = l->x.n;
+    const REAL *w = l->w;
+    if (n == 0) return;
+    for (int64_t block = begin; block < end; block++) {
+        REAL *restrict pw = NULL, *restrict pb = NULL;
+        int64_t last = (block + 1) * l->block;
+        if (last > l->x.rows) last = l->x.rows;
+        if (w) {
+            pw = (REAL *)l->partial + block * 2 * n;
+            pb = pw + n;
+            memset(pw, 0, (size_t)(2 * n) * sizeof(REAL));
+        }
+        for (int64_t r = block * l->block; r < last; r++) {
+            const REAL *x = F(rows_load)(&l->x, r, xb), *dy = F(rows_load)(&l->dy, r, gb);
+            REAL *dx = F(rows_room)(&l->y, r, 0, n, db);
+            REAL hi = (REAL)lksi_get(l->mean->data, l->mean->dtype, r * l->mean->stride[0]);
+            REAL rstd = (REAL)lksi_get(l->rstd->data, l->rstd->dtype, r * l->rstd->stride[0]);
+            REAL sd, sg, sgd;
+            F(row_sums)(x, dy, w, n, hi, &sd, &sg, &sgd);
+            /* The stored mean is rounded: lo is what it misses. c1 = mean g, c2 = mean g xhat. */
+            double lo = (double)sd / (double)n;
+            REAL low = (REAL)lo, c1 = (REAL)((double)sg / (double)n);
+            REAL c2 = (REAL)(((double)sgd - lo * (double)sg) * (double)rstd / (double)n);
+            if (w) {
+#pragma GCC ivdep
+                for (int64_t i = 0; i < n; i++) {
+                    REAL xhat = (x[i] - hi - low) * rstd, g = dy[i];
+                    pw[i] += g * xhat;
+                    pb[i] += g;
+                    dx[i] = (g * w[i] - c1 - xhat * c2) * rstd;
+                }
+            } else {
+#pragma GCC ivdep
+                for (int64_t i = 0; i < n; i++)
+                    dx[i] = (dy[i] - c1 - (x[i] - hi - low) * rstd * c2) * rstd;
+            }
+            F(rows_store)(&l->y, r, 0, n, dx);
+        }
+    }
+}
+
+/* Columns [begin, end) of dweight and dbias: the blocks are added in order. */
+static void F(layer_norm_join)(void *arg, int64_t begin, int64_t end, int worker)
+{
+    const layer_norm *l = arg;
+    (void)worker;
+    for (int which = 0; which < 2; which++) {
+        const REAL *p = (const REAL *)l->partial + which * l->x.n;
+        for (int64_t at = begin; at < end; at += 64) {
+            int64_t m = end - at < 64 ? end - at : 64;
+            double sum[64] = {0};
+            REAL out[64];
+            for (int64_t block = 0; block < l->blocks; block++)
+                for (int64_t k = 0; k < m; k++) sum[k] += (double)p[block * 2 * l->x.n + at + k];
+            for (int64_t k = 0; k < m; k++) out[k] = (REAL)sum[k];
+            F(rows_move)(which ? &l->db : &l->dw, 0, at, m, out, 1);
+        }
+    }
+}
+
+/* --- batch norm, planes: one channel at a time ------------------------------------------------------------------------ */
+
+/* Piece of a channel from `at` on: within one plane if planes are large, so that it can be used in place. */
+static int64_t F(piece)(const batch_norm *s, int64_t at)
+{
+    int64_t left = s->count - at, plane = s->plane;
+    int64_t want = plane >= 256 ? plane - at % plane : PIECE;
+    if (want > PIECE) want = PIECE;
+    return want < left ? want : left;
+}
+
+static void F(planes)(void *arg, int64_t begin, int64_t end, int worker)
+{
+    const batch_norm *s = arg;
+    REAL *xb = (REAL *)(void *)(s->scratch + worker * s->scratch_each), *yb = xb + PIECE;
+    for (int64_t c = begin; c < end; c++) {
+        if (s->training) {
+            moments m = {0, 0, 0};
+            for (int64_t at = 0, k; at < s->count; at += k) {
+                REAL hi, lo;
+                double m2;
+                k = F(piece)(s, at);
+                F(moments)(F(rows_part)(&s->x, c, at, k, xb), k, &hi, &lo, &m2);
+                moments_join(&m, (double)k, (double)hi + (double)lo, m2);
+            }
+            batch_norm_set(s, c, m.mean, m.m2);
+        }
+        REAL hi = (REAL)s->mean[c], lo = (REAL)(s->mean[c] - (double)hi), b = (REAL)s->shift[c];
+        REAL scale = (REAL)s->scale[c];
+        for (int64_t at = 0, k; at < s->count; at += k) {
+            k = F(piece)(s, at);
+            const REAL *x = F(rows_part)(&s->x, c, at, k, xb);
+            REAL *y = F(rows_room)(&s->y, c, at, k, yb);
+#pragma GCC ivdep
+            for (int64_t i = 0; i < k; i++) y[i] = (x[i] - hi - lo) * scale + b;
+            F(rows_store)(&s->y, c, at, k, y);
+        }
+    }
+}
+
+static void F(planes_back)(void *arg, int64_t begin, int64_t end, int worker)
+{
+    const batch_norm *s = arg;
+    REAL *xb = (REAL *)(void *)(s->scratch + worker * s->scratch_each), *gb = xb + PIECE, *db = gb + PIECE;
+    for (int64_t c = begin; c < end; c++) {
+        REAL hi = (REAL)s->mean[c];
+        double sd = 0, sg = 0, sgd = 0;
+        for (int64_t at = 0, k; at < s->count; at += k) {
+            REAL d, g, gd;
+            k = F(piece)(s, at);
+            F(row_sums)(F(rows_part)(&s->x, c, at, k, xb), F(rows_part)(&s->dy, c, at, k, gb), NULL, k, hi, &d, &g,
+                        &gd);
+            sd += (double)d;
+            sg += (double)g;
+            sgd += (double)gd;
+        }
+        batch_norm_coefficients(s, c, sd, sg, sgd);
+        REAL lo = (REAL)s->lo[c], c1 = (REAL)s->c1[c], c2 = (REAL)s->c2[c], scale = (REAL)s->scale[c];
+        for (int64_t at = 0, k; at < s->count; at += k) {
+            k = F(piece)(s, at);
+            const REAL *dy = F(rows_part)(&s->dy, c, at, k, gb);
+            REAL *dx = F(rows_room)(&s->y, c, at, k, db);
+            if (s->training) {
+                const REAL *x = F(rows_part)(&s->x, c, at, k, xb);
+#pragma GCC ivdep
+                for (int64_t i = 0; i < k; i++) dx[i] = (dy[i] - c1 - (x[i] - hi - lo) * c2) * scale;
+            } else {
+#pragma GCC ivdep
+                for (int64_t i = 0; i < k; i++) dx[i] = dy[i] * scale;
+            }
+            F(rows_store)(&s->y, c, at, k, dx);
+        }
+    }
+}
+
+/* --- batch norm, columns: channels adjacent, rows of C -------------------------------------------------------------- */
+
+/* Statistics of superblocks of rows: into partial [supers, C] of moments. Small blocks stay in cache for two passes. */
+static void F(columns_stats)(void *arg, int64_t begin, int64_t end, int worker)
+{
+    const batch_norm *s = arg;
+    int64_t c_count = s->channels;
+    REAL *block = (REAL *)(void *)(s->scratch + worker * s->scratch_each);
+    REAL *hi = block + s->block * c_count, *sum = hi + c_count, *squares = sum + c_count;
+    for (int64_t super = begin; super < end; super++) {
+        moments *m = s->moments + super * c_count;
+        memset(m, 0, (size_t)c_count * sizeof *m);
+        int64_t last = (super + 1) * s->super;
+        if (last > s->count) last = s->count;
+        for (int64_t at = super * s->super; at < last; at += s->block) {
+            int64_t k = last - at < s->block ? last - at : s->block;
+            const REAL *x[MAX_BLOCK];
+            for (int64_t r = 0; r < k; r++) x[r] = F(rows_load)(&s->x, at + r, block + r * c_count);
+            memset(sum, 0, (size_t)c_count * sizeof *sum);
+            for (int64_t r = 0; r < k; r++) {
+                const REAL *restrict row = x[r], *restrict first = x[0];
+                for (int64_t c = 0; c < c_count; c++) sum[c] += row[c] - first[c];
+            }
+            for (int64_t c = 0; c < c_count; c++) {
+                hi[c] = x[0][c] + sum[c] / (REAL)k;
+                sum[c] = 0;
+                squares[c] = 0;
+            }
+            for (int64_t r = 0; r < k; r++) {
+                const REAL *restrict row = x[r];
+#pragma GCC ivdep
+                for (int64_t c = 0; c < c_count; c++) {
+                    REAL d = row[c] - hi[c];
+                    sum[c] += d;
+                    squares[c] += d * d;
+                }
+            }
+            for (int64_t c = 0; c < c_count; c++) {
+                double lo = (double)sum[c] / (double)k, m2 = (double)squares[c] - (double)sum[c] * lo;
+                moments_join(&m[c], (double)k, (double)hi[c] + lo, m2 < 0 ? 0 : m2);
+            }
+        }
+    }
+}
+
+static void F(columns_apply)(void *arg, int64_t begin, int64_t end, int worker)
+{
+    const batch_norm *s = arg;
+    int64_t n = s->channels;
+    REAL *xb = (REAL *)(void *)(s->scratch + worker * s->scratch_each), *yb = xb + n;
+    REAL *restrict hi = yb + n, *restrict lo = hi + n, *restrict scale = lo + n, *restrict shift = scale + n;
+    for (int64_t c = 0; c < n; c++) {
+        hi[c] = (REAL)s->mean[c];
+        lo[c] = (REAL)(s->mean[c] - (double)hi[c]);
+        scale[c] = (REAL)s->scale[c];
+        shift[c] = (REAL)s->shift[c];
+    }
+    for (int64_t r = begin; r < end; r++) {
+        const REAL *x = F(rows_load)(&s->x, r, xb);
+        REAL *y = F(rows_room)(&s->y, r, 0, n, yb);
+#pragma GCC ivdep
+        for (int64_t c = 0; c < n; c++) y[c] = (x[c] - hi[c] - lo[c]) * scale[c] + shift[c];
+        F(rows_store)(&s->y, r, 0, n, y);
+    }
+}
+
+/* Sums of superblocks, [supers, 3, C] of double: d, dy, dy d. */
+static void F(columns_sums)(void *arg, int64_t begin, int64_t end, int worker)
+{
+    const batch_norm *s = arg;
+    int64_t n = s->channels;
+    REAL *xb = (REAL *)(void *)(s->scratch + worker * s->scratch_each), *gb = xb + n;
+    REAL *restrict hi = gb + n, *restrict sd = hi + n, *restrict sg = sd + n, *restrict sgd = sg + n;
+    for (int64_t c = 0; c < n; c++) hi[c] = (REAL)s->mean[c];
+    for (int64_t super = begin; super < end; super++) {
+        double *restrict out = s->sums + super * 3 * n;
+        memset(out, 0, (size_t)(3 * n) * sizeof *out);
+        int64_t last = (super + 1) * s->super;
+        if (last > s->count) last = s->count;
+        for (int64_t at = super * s->super; at < last; at += s->block) {
+            int64_t k = last - at < s->block ? last - at : s->block;
+            memset(sd, 0, (size_t)(3 * n) * sizeof *sd);
+            for (int64_t r = at; r < at + k; r++) {
+                const REAL *x = F(rows_load)(&s->x, r, xb), *dy = F(rows_load)(&s->dy, r, gb);
+#pragma GCC ivdep
+                for (int64_t c = 0; c < n; c++) {
+                    REAL d = x[c] - hi[c], g = dy[c];
+                    sd[c] += d;
+                    sg[c] += g;
+                    sgd[c] += g * d;
+                }
+            }
+            for (int64_t c = 0; c < 3 * n; c++) out[c] += (double)sd[c];
+        }
+    }
+}
+
+static void F(columns_back)(void *arg, int64_t begin, int64_t end, int worker)
+{
+    const batch_norm *s = arg;
+    int64_t n = s->channels;
+    REAL *xb = (REAL *)(void *)(s->scratch + worker * s->scratch_each), *gb = xb + n, *db = gb + n;
+    REAL *restrict hi = db + n, *restrict lo = hi + n, *restrict c1 = lo + n, *restrict c2 = c1 + n;
+    REAL *restrict scale = c2 + n;
+    for (int64_t c = 0; c < n; c++) {
+        hi[c] = (REAL)s->mean[c];
+        lo[c] = (REAL)s->lo[c];
+        c1[c] = (REAL)s->c1[c];
+        c2[c] = (REAL)s->c2[c];
+        scale[c] = (REAL)s->scale[c];
+    }
+    for (int64_t r = begin; r < end; r++) {
+        const REAL *dy = F(rows_load)(&s->dy, r, gb);
+        REAL *dx = F(rows_room)(&s->y, r, 0, n, db);
+        if (s->training) {
+            const REAL *x = F(rows_load)(&s->x, r, xb);
+#pragma GCC ivdep
+            for (int64_t c = 0; c < n; c++) dx[c] = (dy[c] - c1[c] - (x[c] - hi[c] - lo[c]) * c2[c]) * scale[c];
+        } else {
+#pragma GCC ivdep
+            for (int64_t c = 0; c < n; c++) dx[c] = dy[c] * scale[c];
+        }
+        F(rows_store)(&s->y, r, 0, n, dx);
+    }
+}
+
+#undef WIDTH
+#undef PIECES
