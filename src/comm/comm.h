@@ -53,16 +53,24 @@ void lksi_comm_close(lksi_comm *c);
 lks_status lksi_comm_all_reduce(lksi_comm *c, const char *what, void *buf, int64_t count, lks_dtype dtype, int op,
                                 lksi_request **rq);
 lks_status lksi_comm_broadcast(lksi_comm *c, const char *what, void *buf, int64_t bytes, int root, lksi_request **rq);
+/* bytes of each rank, out holds size * bytes. in may be its place in out. */
+lks_status lksi_comm_all_gather(lksi_comm *c, const char *what, const void *in, void *out, int64_t bytes,
+                                lksi_request **rq);
 lks_status lksi_comm_wait(lksi_comm *c, lksi_request **rq); /* sets *rq NULL; NULL is fine */
 void lksi_comm_poll(lksi_comm *c);
 
-/* Host memory. Each waits (polling, with deadline). Collective. */
+/* Host memory. Each waits (polling, with deadline). `what` and the sizes must be the same on every rank: they are
+ * compared. After LKS_ERR_TIMEOUT, a mismatch or a lost message the communicator is broken: every later call fails at
+ * once with the same text. Collective. */
 lks_status lksi_host_reduce(lksi_comm *c, const char *what, void *buf, int64_t count, lks_dtype dtype, int op);
 lks_status lksi_host_broadcast(lksi_comm *c, const char *what, void *buf, int64_t bytes, int root);
 /* bytes of each rank, out holds size * bytes. */
 lks_status lksi_host_gather(lksi_comm *c, const char *what, const void *in, void *out, int64_t bytes);
+lks_status lksi_host_barrier(lksi_comm *c, const char *what);
 /* As lks_agree. where: the call for the text. */
 lks_status lksi_agree(lksi_comm *c, const char *where, lks_status mine);
+/* As lks_rank_zero_call. */
+lks_status lksi_rank_zero(lksi_comm *c, const char *where, lks_status (*fn)(void *user), void *user);
 /* Posted now, finished later without a wait at the usual lag: one int64 MAX-reduced on the host (stop, save, error
  * control). */
 lks_status lksi_host_reduce_start(lksi_comm *c, const char *what, int64_t *value, int n, int op, lksi_request **rq);

@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * combine.c - the arithmetic of reductions on host memory: contributions of all ranks, combined in rank order. No MPI.
+ */
+#include "comm/engine.h"
+#include "base/half.h"
+#include <string.h>
+
+#define BLOCK 2048 /* elements held in the cache while contributions are added */
+
+static const char *const op_names[] = {"sum", "mean", "min", "max", "product"};
+
+lks_status lksi_combine_check(lksi_base *b, const char *where, lks_dtype dtype, int op) {
+    if (op < LKS_SUM || op > LKS_PRODUCT)
+        return lksi_fail(b, LKS_ERR_ARGUMENT, where, "reduction %d does not exist; use LKS_SUM ... LKS_PRODUCT", op);
+    if (lks_dtype_size(dtype) == 0)
+        return lksi_fail(b, LKS_ERR_ARGUMENT, where, "dtype %d does not exist", dtype);
+    if (op == LKS_MEAN && !lks_dtype_is_float(dtype))
+        return lksi_fail(b, LKS_ERR_DTYPE, where, "mean of %s: needs a floating dtype", lks_dtype_name(dtype));
+    if (dtype == LKS_BOOL && op != LKS_MIN && op != LKS_MAX)
+        return lksi_fail(b, LKS_ERR_DTYPE, where, "%s of bool: only min (all) and max (any) are defined", op_names[op]);
+    return LKS_OK;
+}
+
+/* Which of two counts as the smaller or larger; NaN wins either way, on every rank alike. */
+#define LESS(a, b) ((a) < (b) ? (a) : (a) >= (b) ? (b) : (a) + (b))
+#define MORE(a, b) ((a) > (b) ? (a) : (a) <= (b) ? (b) : (a) + (b))
+#define PLUS(a, b) ((a) + (b))
+#define TIMES(a, b) ((a) * (b))
+
+/* acc[i] = acc[i] op x[i]; A is the type added in, T the type stored, LOAD converts. */
+#define STEP(NAME, A, T, LOAD, OP)                                                                             \
+    static void NAME(A *restrict acc, const T *restrict x, int64_t n) {                                        \
+        for (int64_t i = 0; i < n; i++) acc[i] = (A)OP(acc[i], (A)LOAD(x[i]));                                 \
+    }
+#define STEPS(NAME, A, T, LOAD)                                                                                \
+    STEP(NAME##_plus, A, T, LOAD, PLUS)                                                                        \
+    STEP(NAME##_times, A, T, LOAD, TIMES)                                                                      \
+    STEP(NAME##_less, A, T, LOAD, LESS)                                                                        \
+    STEP(NAME##_more, A, T, LOAD, MORE)                                                                        \
+    static void NAME##_step(int op, A *acc, const T *x, int64_t n) {                                           \
+        switch (op) {                                                                                          \
+        case LKS_MIN: NAME##_less(acc, x, n); break;                                                           \
+        case LKS_MAX: NAME##_more(acc, x, n); break;                                                           \
+        case LKS_PRODUCT: NAME##_times(acc, x, n); break;                                                      \
+        default: NAME##_plus(acc, x, n);                                                                       \
+        }                                                                                                      \
+    }
+/* A whole combination in blocks: loads contribution 0, steps through the others, divides, stores. */
+#define COMBINE(NAME, A, T, LOAD, STORE, DIVIDE)                                                               \
+    STEPS(NAME, A, T, LOAD)                                                                                    \
+    static void NAME(int n, const char *const *in, char *out, int64_t count, int op) {                         \
+        A acc[BLOCK];                                                                                          \
+        for (int64_t at = 0; at < count; at += BLOCK) {                                                        \
+            int64_t m = count - at < BLOCK ? count - at : BLOCK;                                               \
+            const T *first = (const T *)in[0] + at;                                                            \
+            for (int64_t i = 0; i < m; i++) acc[i] = (A)LOAD(first[i]);                                        \
+            for (int k = 1; k < n; k++) NAME##_step(op, acc, (const T *)in[k] + at, m);                        \
+            if (op == LKS_MEAN)                                                                                \
+                for (int64_t i = 0; i < m; i++) acc[i] = (A)(acc[i] DIVIDE);                                   \
+            T *to = (T *)out + at;                                                                             \
+            for (int64_t i = 0; i < m; i++) to[i] = (T)STORE(acc[i]);                                          \
+        }                                                                                                      \
+    }
+#define SAME(x) (x)
+
+/* Integers wrap: sums and products in unsigned arithmetic, comparisons in signed. */
+COMBINE(combine_f32, float, float, SAME, SAME, / (float)n)
+COMBINE(combine_f64, double, double, SAME, SAME, / (double)n)
+COMBINE(combine_f16, float, uint16_t, lksi_f16_to_f32, lksi_f32_to_f16, / (float)n)
+COMBINE(combine_bf16, float, uint16_t, lksi_bf16_to_f32, lksi_f32_to_bf16, / (float)n)
+COMBINE(combine_wrap64, uint64_t, uint64_t, SAME, SAME, + 0)
+COMBINE(combine_i64, int64_t, int64_t, SAME, SAME, + 0)
+COMBINE(combine_wrap32, uint32_t, uint32_t, SAME, SAME, + 0)
+COMBINE(combine_i32, int32_t, int32_t, SAME, SAME, + 0)
+COMBINE(combine_u8, uint8_t, uint8_t, SAME, SAME, + 0)
+
+void lksi_combine(int n, const char *const *in, char *out, int64_t count, lks_dtype dtype, int op) {
+    int compares = op == LKS_MIN || op == LKS_MAX;
+    switch (dtype) {
+    case LKS_F32: combine_f32(n, in, out, count, op); break;
+    case LKS_F64: combine_f64(n, in, out, count, op); break;
+    case LKS_F16: combine_f16(n, in, out, count, op); break;
+    case LKS_BF16: combine_bf16(n, in, out, count, op); break;
+    case LKS_I64:
+        if (compares) combine_i64(n, in, out, count, op);
+        else combine_wrap64(n, in, out, count, op);
+        break;
+    case LKS_I32:
+        if (compares) combine_i32(n, in, out, count, op);
+        else combine_wrap32(n, in, out, count, op);
+        break;
+    default: combine_u8(n, in, out, count, op);
+    }
+}
