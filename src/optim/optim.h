@@ -24,9 +24,12 @@ typedef struct lksi_optim_saved {
     int64_t *param_applied; /* ps->n entries, caller's memory */
 } lksi_optim_saved;
 lks_status lksi_optim_read(lks_optim *opt, lksi_optim_saved *s);
-/* Writes it, rebuilds what follows from it (bias corrections, drift hash). */
+/* Writes it, rebuilds what follows from it (bias corrections, drift hash), ends a drift. Call it last, after values and
+ * blocks were written: masters then count as they are, else a value that was written from outside renews its master. */
 lks_status lksi_optim_write(lks_optim *opt, const lksi_optim_saved *s);
-/* "adamw" and the settings of each group as text that two equal optimizers share: stored, and compared on load. */
+/* "adamw ..." and what the meaning of its state depends on (groups, betas, momentum) as text that two equal optimizers
+ * share: stored, and compared on load. Learning rate, decay, eps and schedule may change from run to run and are not
+ * in it. Lives until the next call; NULL when out of memory. */
 const char *lksi_optim_kind_name(const lks_optim *opt);
 lks_params *lksi_optim_params(const lks_optim *opt);
 

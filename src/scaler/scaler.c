@@ -93,6 +93,7 @@ double lks_scaler_growth_factor(const lks_scaler *s) { return s ? s->set.growth 
 double lks_scaler_backoff_factor(const lks_scaler *s) { return s ? s->set.backoff : 0; }
 int64_t lks_scaler_growth_interval(const lks_scaler *s) { return s ? s->set.interval : 0; }
 void *lksi_scaler_device(lks_scaler *s) { return s && s->enabled ? s->dev : NULL; }
+lks_context *lksi_scaler_context(const lks_scaler *s) { return s->ctx; }
 int64_t lksi_scaler_round(const lks_scaler *s) { return s->round; }
 void lksi_scaler_recorded(lks_scaler *s) { s->recorded = 1; }
 
@@ -361,13 +362,12 @@ lks_status lksi_scaler_write(lks_scaler *s, const lksi_scaler_saved *saved, int 
     return write_saved(s, "lks_scaler_load", saved, policy);
 }
 
-/* Floats are written as an integer times a power of two: exact, and the same in every locale. */
-static void put_float(char *text, int bytes, double x)
+void lksi_hex_float(char *text, int bytes, double x)
 {
     int e = 0;
-    long long m = (long long)ldexp(frexp(x, &e), 53);
+    long long m = (long long)ldexp(frexp(x < 0 ? -x : x, &e), 53);
     for (e -= 53; m && m % 2 == 0; m /= 2) e++;
-    snprintf(text, (size_t)bytes, "0x%llxp%d", m, m ? e : 0);
+    snprintf(text, (size_t)bytes, "%s0x%llxp%d", x < 0 ? "-" : "", m, m ? e : 0);
 }
 
 /* After "KEY=" in the line; moves nothing when the key is not next. */
@@ -420,12 +420,12 @@ lks_status lks_scaler_save_text(lks_scaler *s, char *text, int bytes)
         snprintf(text, (size_t)bytes, TAG "disabled");
         return LKS_OK;
     }
-    char scale[40], growth[40], backoff[40], floor[40], ceiling[40];
-    put_float(scale, sizeof scale, (double)lksi_float_f32(x.scale_bits));
-    put_float(growth, sizeof growth, x.growth);
-    put_float(backoff, sizeof backoff, x.backoff);
-    put_float(floor, sizeof floor, x.floor);
-    put_float(ceiling, sizeof ceiling, x.ceiling);
+    char scale[32], growth[32], backoff[32], floor[32], ceiling[32];
+    lksi_hex_float(scale, sizeof scale, (double)lksi_float_f32(x.scale_bits));
+    lksi_hex_float(growth, sizeof growth, x.growth);
+    lksi_hex_float(backoff, sizeof backoff, x.backoff);
+    lksi_hex_float(floor, sizeof floor, x.floor);
+    lksi_hex_float(ceiling, sizeof ceiling, x.ceiling);
     snprintf(text, (size_t)bytes,
              TAG "scale=%s tracker=%lld growth=%s backoff=%s interval=%lld floor=%s ceiling=%s floor_limit=%lld good=%lld "
                  "bad=%lld floor_skips=%lld",

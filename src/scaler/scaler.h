@@ -11,10 +11,14 @@
 /* Layout of the scaler in device memory (one block; see src/table/step.h for the struct). */
 void *lksi_scaler_device(lks_scaler *s); /* NULL s, or a disabled one: NULL */
 
+lks_context *lksi_scaler_context(const lks_scaler *s);
 /* Names the time between two updates: an optimizer that remembers another one is READY. */
 int64_t lksi_scaler_round(const lks_scaler *s);
 /* An optimizer has stepped or unscaled in this round: update is in order. */
 void lksi_scaler_recorded(lks_scaler *s);
+
+/* x as an integer times a power of two, "0x3p-4": exact, and the same in every locale. 32 bytes are enough. */
+void lksi_hex_float(char *text, int bytes, double x);
 
 /* Complete state as host numbers for a checkpoint. */
 typedef struct lksi_scaler_saved {

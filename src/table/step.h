@@ -328,13 +328,9 @@ LKSI_HD void lksi_scaler_advance(lksi_scaler_state *s)
     if (pending & LKSI_PENDING_BAD) {
         s->bad += 1;
         s->tracker = 0;
-        if ((double)s->scale <= s->floor) {
-            s->floor_skips += 1;
-            return;
-        }
-        s->floor_skips = 0;
+        s->floor_skips = (double)s->scale <= s->floor ? s->floor_skips + 1 : 0;
         next = (double)s->scale * s->backoff;
-        s->scale = (float)(next < s->floor ? s->floor : next);
+        s->scale = (float)(next < s->floor ? s->floor : next > s->ceiling ? s->ceiling : next);
         return;
     }
     s->good += 1;
