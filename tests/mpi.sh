@@ -9,6 +9,7 @@
 #   tap_run TEXT COMMAND...    a result: good if the command succeeds; its output goes to the log
 #   tap_not TEXT COMMAND...    a result: good if the command fails (a status under 126, not a signal)
 #   tap_same TEXT A B          a result: are the two texts equal?
+#   tap_empty TEXT FILE        a result: is the file empty? Its first lines are what is wrong
 #   tap_skip TEXT REASON       a result that cannot be had here
 #   tap_skip_all REASON        nothing of this test can be had here; ends it
 #   tap_done                   prints the plan, exits
@@ -98,6 +99,13 @@ tap_same()
     test "$2" = "$3"
     tap_ok $? "$1"
     test "$2" = "$3" || { tap_diag "one:   $2"; tap_diag "other: $3"; }
+}
+
+tap_empty()
+{
+    test ! -s "$2"
+    tap_ok $? "$1"
+    sed -n -e 's/^/# /' -e '1,40p' -e '41s/.*/# .../p' "$2"
 }
 
 tap_skip()
