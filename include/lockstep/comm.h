@@ -5,7 +5,8 @@
  * No blocking MPI call is made: each operation is posted non-blocking and polled until the context's deadline; then
  * every rank gets LKS_ERR_TIMEOUT with a text naming the operation and the silent ranks. Ranks must issue collectives in
  * the same order; each carries a tag of operation, dtype and count, and a mismatch is an error on every rank that names
- * both, not a hang or a truncated result.
+ * both, not a hang or a truncated result. After a timeout or a mismatch the context's communicator is broken: every later
+ * collective fails at once with the same text; end the job (MPI_Abort).
  */
 #ifndef LOCKSTEP_COMM_H
 #define LOCKSTEP_COMM_H
@@ -18,8 +19,9 @@ extern "C" {
 
 enum lks_reduce { LKS_SUM, LKS_MEAN, LKS_MIN, LKS_MAX, LKS_PRODUCT };
 
-/* In place over all ranks. f16 and bf16 are staged to float32, reduced (and divided), and rounded once. MEAN needs a
- * float dtype. The result has the same bits on every rank. Collective. */
+/* In place over all ranks; contributions are combined in rank order 0, 1, ... f16 and bf16 are staged to float32,
+ * reduced (and divided), and rounded once. MEAN needs a float dtype. The result has the same bits on every rank.
+ * Collective. */
 LKS_API lks_status lks_all_reduce(lks_tensor *t, int op);
 /* Overwrites t on every rank with root's. Collective. */
 LKS_API lks_status lks_broadcast(lks_tensor *t, int root);
@@ -37,8 +39,9 @@ LKS_API lks_status lks_broadcast_bytes(lks_context *ctx, void *data, int64_t byt
 /* MAX(code, rank) over `mine`: LKS_OK if every rank passes LKS_OK; else every rank gets an error: the failing one its
  * own code, the others LKS_ERR_PEER_FAILED with the lowest failing rank and its text. Collective. */
 LKS_API lks_status lks_agree(lks_context *ctx, lks_status mine);
-/* Runs fn on rank 0 while the others wait (its length does not count toward the deadline: rank 0 sends signs of life);
- * its failure is every rank's (lks_agree). Collective. */
+/* Runs fn on rank 0, on the calling thread, once all ranks are here. Its length does not count toward the deadline: ranks
+ * on the same node watch that rank 0's process is there and not stopped, others wait. fn may call MPI, but no
+ * collective of this context. Its failure is every rank's (lks_agree). Collective. */
 typedef lks_status (*lks_rank_zero_fn)(void *user);
 LKS_API lks_status lks_rank_zero_call(lks_context *ctx, lks_rank_zero_fn fn, void *user);
 

@@ -6,8 +6,7 @@
  * Order: operations are numbered; tags of heads carry the number, so heads of different operations never meet, and two
  * ranks that issue different operations under one number see each other's head and both fail. Chunks are numbered over
  * all operations and take the places in turn, the same on every rank; a place's tags serve one chunk after the other.
- * Contributions to a reduction may move before heads are compared, but only into staging memory; `buf` is written once
- * all heads agree.
+ * No chunk moves before all heads agree: after a mismatch nothing of the caller's memory is in MPI's hands.
  */
 #include "comm/engine.h"
 #include <sched.h>
@@ -482,7 +481,7 @@ static lks_status chunk_move(lksi_comm *c, lksi_chunk *k) {
     int n = c->size, me = c->rank, outs, too_long, rc = MPI_SUCCESS, kind = r->head.kind;
     int64_t own = slice_of(k, me) * r->esize;
     TRY(test_some(c, r->head.what, 4 * n, k->rq, &outs, &too_long));
-    if (too_long) return LKS_OK; /* the heads do not agree; the round will say so, and this chunk never ends */
+    if (too_long) return lksi_engine_break(c, LKS_ERR_INTERNAL, 1, r->head.what, "a chunk was too long");
     for (int i = 0; i < outs; i++) {
         int group = e->index[i] / n, s = e->index[i] % n;
         e->progress++;
@@ -494,7 +493,7 @@ static lks_status chunk_move(lksi_comm *c, lksi_chunk *k) {
             if (rc != MPI_SUCCESS) return mpi_failed(c, "MPI_Irecv", rc, r->head.what);
         }
     }
-    if (!k->summed && k->parts == 0 && r->headed && kind != LKSI_DO_GATHER && own > 0) {
+    if (!k->summed && k->parts == 0 && kind != LKSI_DO_GATHER && own > 0) {
         k->summed = 1;
         if (kind == LKSI_DO_REDUCE) {
             for (int s = 0; s < n; s++)
@@ -548,6 +547,28 @@ static lksi_request *request_new(lksi_comm *c) {
     return NULL;
 }
 
+static void take_note(lksi_comm *c) {
+    lksi_engine *e = engine_of(c);
+    if (e->note_rq == MPI_REQUEST_NULL) return;
+    int done = 0;
+    MPI_Status st;
+    if (MPI_Test(&e->note_rq, &done, &st) != MPI_SUCCESS || !done) return;
+    int from = st.MPI_SOURCE;
+    e->note.text[sizeof e->note.text - 1] = 0;
+    e->note.what[sizeof e->note.what - 1] = 0;
+    if (e->note.kind == NOTE_ASK) {
+        send_note(c, from, NOTE_ANSWER, LKS_OK, NULL);
+    } else if (e->note.kind == NOTE_ANSWER) {
+        e->answer[from] = e->note;
+        e->answered[from] = 1;
+    } else if (e->broken == LKS_OK) {
+        e->broken = e->note.code;
+        snprintf(e->text, sizeof e->text, "rank %d broke off: %s", from, e->note.text);
+    }
+    if (MPI_Irecv(&e->note, (int)sizeof e->note, MPI_BYTE, MPI_ANY_SOURCE, TAG_NOTE, c->mpi, &e->note_rq) != MPI_SUCCESS)
+        e->note_rq = MPI_REQUEST_NULL;
+}
+
 void lksi_engine_recycle(lksi_comm *c, lksi_request *r) {
     lksi_engine *e = engine_of(c);
     if (!r || r->active) return;
@@ -559,6 +580,7 @@ lks_status lksi_engine_post(lksi_comm *c, const char *what, int kind, int op, lk
                             const void *in, int64_t count, int ready, lksi_request **rq) {
     lksi_engine *e = engine_of(c);
     *rq = NULL;
+    take_note(c);
     TRY(lksi_engine_usable(c, what));
     lksi_request *r = request_new(c);
     if (!r) return lksi_engine_break(c, LKS_ERR_MEMORY, 1, what, "out of memory in a collective");
@@ -597,28 +619,6 @@ lks_status lksi_engine_post(lksi_comm *c, const char *what, int kind, int op, lk
     return LKS_OK;
 }
 
-static void take_note(lksi_comm *c) {
-    lksi_engine *e = engine_of(c);
-    if (e->note_rq == MPI_REQUEST_NULL) return;
-    int done = 0;
-    MPI_Status st;
-    if (MPI_Test(&e->note_rq, &done, &st) != MPI_SUCCESS || !done) return;
-    int from = st.MPI_SOURCE;
-    e->note.text[sizeof e->note.text - 1] = 0;
-    e->note.what[sizeof e->note.what - 1] = 0;
-    if (e->note.kind == NOTE_ASK) {
-        send_note(c, from, NOTE_ANSWER, LKS_OK, NULL);
-    } else if (e->note.kind == NOTE_ANSWER) {
-        e->answer[from] = e->note;
-        e->answered[from] = 1;
-    } else if (e->broken == LKS_OK) {
-        e->broken = e->note.code;
-        snprintf(e->text, sizeof e->text, "rank %d broke off: %s", from, e->note.text);
-    }
-    if (MPI_Irecv(&e->note, (int)sizeof e->note, MPI_BYTE, MPI_ANY_SOURCE, TAG_NOTE, c->mpi, &e->note_rq) != MPI_SUCCESS)
-        e->note_rq = MPI_REQUEST_NULL;
-}
-
 static lks_status move(lksi_comm *c) {
     lksi_engine *e = engine_of(c);
     for (lksi_request *r = e->first; r; r = r->next) {
@@ -631,7 +631,7 @@ static lks_status move(lksi_comm *c) {
     /* The next place goes to the oldest operation that has chunks left. */
     for (lksi_request *r = e->first; r; r = r->next) {
         if (r->chunk_next == r->chunks) continue;
-        if (!r->ready) break;
+        if (!r->ready || !r->headed) break;
         lksi_chunk *k;
         while (r->chunk_next < r->chunks && !(k = &e->chunk[e->chunks_started % LKSI_CHUNKS])->r) {
             k->place = (int)(e->chunks_started++ % LKSI_CHUNKS);
@@ -662,7 +662,7 @@ void lksi_engine_poll(lksi_comm *c) {
     lksi_engine *e = engine_of(c);
     if (e->broken != LKS_OK || c->size == 1) return;
     if (e->first) (void)move(c);
-    if (e->broken == LKS_OK && (e->polls++ & 15) == 0) {
+    if (e->broken == LKS_OK && (!e->first || (e->polls++ & 15) == 0)) {
         take_note(c);
         if (e->out) reap_notes(c);
     }
