@@ -466,7 +466,7 @@ LKSI_KERNEL(accumulate)
 
 /* --- fills -------------------------------------------------------------------------------------------------------- */
 
-static void fill_all(lksi_cpu *cpu, const lksi_view *dst, double value)
+void LKSI_LOCAL(fill)(lksi_cpu *cpu, const lksi_view *dst, double value)
 {
     /* One element converted from the double once, then copied by bytes. */
     _Alignas(8) char one[8];
@@ -477,7 +477,7 @@ static void fill_all(lksi_cpu *cpu, const lksi_view *dst, double value)
 
 LKSI_KERNEL(fill)
 {
-    fill_all(cpu, &a->out[0], a->attr.fill.value);
+    LKSI_LOCAL(fill)(cpu, &a->out[0], a->attr.fill.value);
     return LKS_OK;
 }
 
@@ -512,7 +512,7 @@ LKSI_KERNEL(slice_backward)
     lksi_view dx = a->out[0];
     int d = a->attr.slice.dim;
     if (lksi_count(&dx) == 0) return LKS_OK;
-    if (lksi_count(&a->in[0]) != lksi_count(&dx)) fill_all(cpu, &dx, 0.0);
+    if (lksi_count(&a->in[0]) != lksi_count(&dx)) LKSI_LOCAL(fill)(cpu, &dx, 0.0);
     /* The window of dx that dy covers. */
     dx.data = (char *)dx.data + a->attr.slice.start * dx.stride[d] * lksi_size_of[dx.dtype];
     dx.shape[d] = a->in[0].shape[d];

@@ -1,0 +1,311 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * elementwise.c - ops that treat each element alone. A row is one loop per compute type over contiguous arrays (`loops`);
+ * one driver brings any dtype, stride and broadcast to these loops in blocks. Small contiguous tensors of one dtype go
+ * straight to the loop. Compiled once per ISA.
+ */
+#include "cpu/block.h"
+#include "table/math.h"
+
+/* y, a, b, c: n contiguous elements of the compute type. y may be one of the inputs, never overlaps otherwise. */
+typedef void (*loop)(void *y, const void *a, const void *b, const void *c, int64_t n, const lksi_attr *attr);
+typedef struct loops {
+    loop of[3];     /* by class; no int64 loop: integers are computed as float */
+    int raw_in;     /* input 0 is a condition */
+    int compare;    /* result is bool; operands are brought to the promoted dtype first */
+} loops;
+
+#define LOOP(NAME, Y, T, EXPR)                                                                                 \
+    static void NAME(void *y_, const void *a_, const void *b_, const void *c_, int64_t n, const lksi_attr *attr) \
+    {                                                                                                          \
+        (void)b_, (void)c_, (void)attr;                                                                        \
+        Y *y = y_;                                                                                             \
+        const T *p = a_, *q = b_;                                                                              \
+        (void)q;                                                                                               \
+        _Pragma("GCC ivdep") for (int64_t i = 0; i < n; i++)                                                   \
+        {                                                                                                      \
+            EXPR;                                                                                              \
+        }                                                                                                      \
+    }
+
+/* x: input a; z: input b */
+#define UNARY(NAME, T, EXPR) LOOP(NAME, T, T, T x = p[i]; y[i] = (EXPR))
+#define BINARY(NAME, Y, T, EXPR) LOOP(NAME, Y, T, T x = p[i]; T z = q[i]; y[i] = (Y)(EXPR))
+
+BINARY(add_f32, float, float, x + z)
+BINARY(add_f64, double, double, x + z)
+BINARY(add_i64, uint64_t, uint64_t, x + z)
+BINARY(sub_f32, float, float, x - z)
+BINARY(sub_f64, double, double, x - z)
+BINARY(sub_i64, uint64_t, uint64_t, x - z)
+BINARY(mul_f32, float, float, x * z)
+BINARY(mul_f64, double, double, x * z)
+BINARY(mul_i64, uint64_t, uint64_t, x * z)
+BINARY(div_f32, float, float, x / z)
+BINARY(div_f64, double, double, x / z)
+
+#define COMPARE(name, op)                                                                                      \
+    BINARY(name##_f32, uint8_t, float, x op z)                                                                 \
+    BINARY(name##_f64, uint8_t, double, x op z)                                                                \
+    BINARY(name##_i64, uint8_t, int64_t, x op z)
+COMPARE(eq, ==)
+COMPARE(ne, !=)
+COMPARE(lt, <)
+COMPARE(le, <=)
+COMPARE(gt, >)
+COMPARE(ge, >=)
+
+#define WHERE(NAME, T)                                                                                         \
+    static void NAME(void *y_, const void *a_, const void *b_, const void *c_, int64_t n, const lksi_attr *attr) \
+    {                                                                                                          \
+        (void)attr;                                                                                            \
+        T *y = y_;                                                                                             \
+        const uint8_t *p = a_;                                                                                 \
+        const T *q = b_, *r = c_;                                                                              \
+        _Pragma("GCC ivdep") for (int64_t i = 0; i < n; i++)                                                   \
+        {                                                                                                      \
+            T u = q[i], v = r[i];                                                                              \
+            y[i] = p[i] ? u : v;                                                                               \
+        }                                                                                                      \
+    }
+/* Bits are chosen, so NaNs pass unchanged. */
+WHERE(where_32, uint32_t)
+WHERE(where_64, uint64_t)
+
+/* scale 1 adds, shift 0 multiplies: so that -0 and infinities come out as from one operation. */
+#define AFFINE(NAME, T)                                                                                        \
+    static void NAME(void *y_, const void *a_, const void *b_, const void *c_, int64_t n, const lksi_attr *attr) \
+    {                                                                                                          \
+        (void)b_, (void)c_;                                                                                    \
+        T *y = y_, scale = (T)attr->affine.scale, shift = (T)attr->affine.shift;                               \
+        const T *p = a_;                                                                                       \
+        if (attr->affine.shift == 0.0) {                                                                       \
+            _Pragma("GCC ivdep") for (int64_t i = 0; i < n; i++) y[i] = scale * p[i];                           \
+        } else if (attr->affine.scale == 1.0) {                                                                \
+            _Pragma("GCC ivdep") for (int64_t i = 0; i < n; i++) y[i] = p[i] + shift;                           \
+        } else {                                                                                               \
+            _Pragma("GCC ivdep") for (int64_t i = 0; i < n; i++) y[i] = scale * p[i] + shift;                   \
+        }                                                                                                      \
+    }
+AFFINE(affine_f32, float)
+AFFINE(affine_f64, double)
+static void affine_i64(void *y_, const void *a_, const void *b_, const void *c_, int64_t n, const lksi_attr *attr)
+{
+    (void)b_, (void)c_;
+    uint64_t *y = y_, scale = (uint64_t)(int64_t)attr->affine.scale, shift = (uint64_t)(int64_t)attr->affine.shift;
+    const uint64_t *p = a_;
+#pragma GCC ivdep
+    for (int64_t i = 0; i < n; i++) y[i] = scale * p[i] + shift;
+}
+
+UNARY(exp_f32, float, lksi_expf(x))
+UNARY(exp_f64, double, exp(x))
+UNARY(log_f32, float, lksi_logf(x))
+UNARY(log_f64, double, log(x))
+UNARY(sqrt_f32, float, __builtin_sqrtf(x))
+UNARY(sqrt_f64, double, __builtin_sqrt(x))
+UNARY(tanh_f32, float, lksi_tanhf(x))
+UNARY(tanh_f64, double, tanh(x))
+UNARY(sigmoid_f32, float, lksi_sigmoidf(x))
+UNARY(sigmoid_f64, double, lksi_sigmoid(x))
+UNARY(relu_f32, float, x <= 0.0f ? 0.0f : x) /* NaN is not <= 0 */
+UNARY(relu_f64, double, x <= 0.0 ? 0.0 : x)
+UNARY(relu_i64, int64_t, x < 0 ? 0 : x)
+UNARY(gelu_erf_f32, float, lksi_geluf(x))
+UNARY(gelu_erf_f64, double, lksi_gelu(x))
+UNARY(gelu_tanh_f32, float, lksi_gelu_tanhf(x))
+UNARY(gelu_tanh_f64, double, lksi_gelu_tanh(x))
+
+BINARY(sqrt_backward_f32, float, float, x == 0.0f ? 0.0f : x / (z + z))
+BINARY(sqrt_backward_f64, double, double, x == 0.0 ? 0.0 : x / (z + z))
+BINARY(tanh_backward_f32, float, float, x * (1.0f - z * z))
+BINARY(tanh_backward_f64, double, double, x * (1.0 - z * z))
+BINARY(sigmoid_backward_f32, float, float, x * (z * (1.0f - z)))
+BINARY(sigmoid_backward_f64, double, double, x * (z * (1.0 - z)))
+BINARY(relu_backward_f32, float, float, z > 0.0f ? x : 0.0f)
+BINARY(relu_backward_f64, double, double, z > 0.0 ? x : 0.0)
+BINARY(gelu_erf_backward_f32, float, float, x * lksi_gelu_slopef(z))
+BINARY(gelu_erf_backward_f64, double, double, x * lksi_gelu_slope(z))
+BINARY(gelu_tanh_backward_f32, float, float, x * lksi_gelu_tanh_slopef(z))
+BINARY(gelu_tanh_backward_f64, double, double, x * lksi_gelu_tanh_slope(z))
+
+/* --- driver ------------------------------------------------------------------------------------------------------- */
+
+#define MAX_OPERANDS 3
+
+typedef struct walk {
+    lksi_operand out, in[MAX_OPERANDS];
+    int nin;
+    int fixed[MAX_OPERANDS];   /* the same values in every block: loaded once */
+    int round_to[MAX_OPERANDS]; /* comparisons: dtype to round the loaded values to, or -1 */
+    int64_t count, length;     /* elements; of one block */
+    loop fn;
+    const lksi_attr *attr;
+} walk;
+
+static const void *walk_load(const walk *w, int i, int64_t at, int64_t n, void *buf)
+{
+    const void *x = lksi_operand_load(&w->in[i], at, n, buf);
+    if (w->round_to[i] >= 0) {
+        lksi_block half;
+        int cls = w->in[i].cls, dtype = w->round_to[i];
+        LKSI_LOCAL(store)[cls][dtype](half.bytes, 1, x, n);
+        LKSI_LOCAL(load)[cls][dtype](buf, half.bytes, 1, n);
+        x = buf;
+    }
+    return x;
+}
+
+static void walk_blocks(void *arg, int64_t begin, int64_t end, int worker)
+{
+    (void)worker;
+    const walk *w = arg;
+    lksi_block buf[MAX_OPERANDS], result;
+    const void *x[MAX_OPERANDS] = {NULL, NULL, NULL};
+    for (int i = 0; i < w->nin; i++)
+        if (w->fixed[i]) x[i] = walk_load(w, i, 0, w->length < w->count ? w->length : w->count, buf[i].bytes);
+    for (int64_t block = begin; block < end; block++) {
+        int64_t at = block * w->length, n = w->count - at < w->length ? w->count - at : w->length;
+        for (int i = 0; i < w->nin; i++)
+            if (!w->fixed[i]) x[i] = walk_load(w, i, at, n, buf[i].bytes);
+        void *direct = lksi_operand_direct(&w->out, at);
+        w->fn(direct ? direct : result.bytes, x[0], x[1], x[2], n, w->attr);
+        if (!direct) lksi_operand_store(&w->out, at, n, result.bytes);
+    }
+}
+
+/* float64 wins over float32 wins over integers. */
+static int wider(int a, int b)
+{
+    static const uint8_t rank[3] = {[LKSI_CLASS_I64] = 0, [LKSI_CLASS_F32] = 1, [LKSI_CLASS_F64] = 2};
+    return rank[a] < rank[b] ? b : a;
+}
+
+static void walk_all(lksi_cpu *cpu, const lksi_args *a, const loops *l)
+{
+    walk w;
+    int order[LKS_MAX_DIMS], first = l->raw_in, cls;
+    const lksi_view *out = &a->out[0];
+    w.count = lksi_count(out);
+    if (w.count == 0) return;
+    int dtype = a->nin - first == 1 ? a->in[first].dtype : lksi_promote_views(&a->in[first], &a->in[first + 1]);
+    cls = lksi_class_of[dtype];
+    if (!l->compare) cls = wider(cls, lksi_class_of[out->dtype]);
+    if (!l->of[cls]) cls = LKSI_CLASS_F32;
+    w.nin = a->nin;
+    w.fn = l->of[cls];
+    w.attr = &a->attr;
+    lksi_walk_order(out, order);
+    lksi_operand_init(&w.out, out, out, order, l->compare ? LKSI_CLASS_RAW8 : cls);
+    w.length = LKSI_BLOCK;
+    int64_t period = 0;
+    for (int i = 0; i < a->nin; i++) {
+        lksi_operand_init(&w.in[i], &a->in[i], out, order, i < first ? LKSI_CLASS_RAW8 : cls);
+        w.fixed[i] = w.in[i].constant;
+        w.round_to[i] = l->compare && a->in[i].dtype != dtype && (dtype == LKS_F16 || dtype == LKS_BF16) ? dtype : -1;
+        if (!period) period = w.in[i].period;
+    }
+    /* Blocks in step with a repeated operand (a bias): loaded once if it fits, else cut so that few blocks cross its
+     * end. */
+    if (period > 1 && period <= LKSI_BLOCK) {
+        w.length = LKSI_BLOCK / period * period;
+        for (int i = 0; i < a->nin; i++)
+            if (w.in[i].period && w.length % w.in[i].period == 0) w.fixed[i] = 1;
+    } else if (period > LKSI_BLOCK) {
+        int64_t pieces = (period + LKSI_BLOCK - 1) / LKSI_BLOCK;
+        w.length = (period + pieces - 1) / pieces;
+    }
+    int64_t blocks = (w.count + w.length - 1) / w.length, grain = LKSI_GRAIN / w.length;
+    if (blocks == 1)
+        walk_blocks(&w, 0, 1, 0);
+    else
+        lksi_parallel(cpu, blocks, grain < 1 ? 1 : grain, walk_blocks, &w);
+}
+
+/* Few elements, one natural dtype, all alike and row-major: nothing to prepare. */
+static int direct(const lksi_args *a, const loops *l)
+{
+    const lksi_view *y = &a->out[0], *x = &a->in[0];
+    int cls = y->dtype == LKS_F32 ? LKSI_CLASS_F32 : y->dtype == LKS_F64 ? LKSI_CLASS_F64 : -1;
+    if (cls < 0 || l->raw_in || l->compare) return 0;
+    int64_t n = 1;
+    for (int d = y->ndim - 1; d >= 0; d--) {
+        if (y->stride[d] != n || n > LKSI_GRAIN) return 0;
+        n *= y->shape[d];
+    }
+    if (n > LKSI_GRAIN) return 0;
+    for (int i = 0; i < a->nin; i++) {
+        const lksi_view *v = &a->in[i];
+        if (v->dtype != y->dtype || v->ndim != y->ndim) return 0;
+        for (int d = 0; d < v->ndim; d++)
+            if (v->shape[d] != y->shape[d] || v->stride[d] != y->stride[d]) return 0;
+    }
+    if (n > 0) l->of[cls](y->data, x->data, a->nin > 1 ? a->in[1].data : NULL, NULL, n, &a->attr);
+    return 1;
+}
+
+static lks_status run(lksi_cpu *cpu, const lksi_args *a, const loops *l)
+{
+    if (!direct(a, l)) walk_all(cpu, a, l);
+    return LKS_OK;
+}
+
+/* --- kernels ------------------------------------------------------------------------------------------------------ */
+
+#define FLOATS(name) [LKSI_CLASS_F32] = name##_f32, [LKSI_CLASS_F64] = name##_f64
+#define ALL(name) FLOATS(name), [LKSI_CLASS_I64] = name##_i64
+
+#define KERNEL(name, ...)                                                                                      \
+    LKSI_KERNEL(name)                                                                                          \
+    {                                                                                                          \
+        static const loops l = {.of = {__VA_ARGS__}};                                                          \
+        return run(cpu, a, &l);                                                                                \
+    }
+KERNEL(add, ALL(add))
+KERNEL(sub, ALL(sub))
+KERNEL(mul, ALL(mul))
+KERNEL(div, FLOATS(div))
+KERNEL(affine, ALL(affine))
+KERNEL(exp, FLOATS(exp))
+KERNEL(log, FLOATS(log))
+KERNEL(sqrt, FLOATS(sqrt))
+KERNEL(tanh, FLOATS(tanh))
+KERNEL(sigmoid, FLOATS(sigmoid))
+KERNEL(relu, ALL(relu))
+KERNEL(sqrt_backward, FLOATS(sqrt_backward))
+KERNEL(tanh_backward, FLOATS(tanh_backward))
+KERNEL(sigmoid_backward, FLOATS(sigmoid_backward))
+KERNEL(relu_backward, FLOATS(relu_backward))
+
+#define COMPARISON(name)                                                                                       \
+    LKSI_KERNEL(name)                                                                                          \
+    {                                                                                                          \
+        static const loops l = {.of = {ALL(name)}, .compare = 1};                                              \
+        return run(cpu, a, &l);                                                                                \
+    }
+COMPARISON(eq)
+COMPARISON(ne)
+COMPARISON(lt)
+COMPARISON(le)
+COMPARISON(gt)
+COMPARISON(ge)
+
+LKSI_KERNEL(where)
+{
+    static const loops l = {
+        .of = {[LKSI_CLASS_F32] = where_32, [LKSI_CLASS_F64] = where_64, [LKSI_CLASS_I64] = where_64}, .raw_in = 1};
+    return run(cpu, a, &l);
+}
+
+LKSI_KERNEL(gelu)
+{
+    static const loops erf_form = {.of = {FLOATS(gelu_erf)}}, tanh_form = {.of = {FLOATS(gelu_tanh)}};
+    return run(cpu, a, a->attr.gelu.tanh_form ? &tanh_form : &erf_form);
+}
+
+LKSI_KERNEL(gelu_backward)
+{
+    static const loops erf_form = {.of = {FLOATS(gelu_erf_backward)}};
+    static const loops tanh_form = {.of = {FLOATS(gelu_tanh_backward)}};
+    return run(cpu, a, a->attr.gelu.tanh_form ? &tanh_form : &erf_form);
+}
