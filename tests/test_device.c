@@ -6,10 +6,8 @@
 #define _GNU_SOURCE
 #include "cpu/infra.h"
 #include "tap.h"
-#include <fcntl.h>
 #include <signal.h>
 #include <sys/wait.h>
-#include <time.h>
 
 static lksi_base base;
 static const lksi_backend *backend;
@@ -25,11 +23,13 @@ static lks_status test_add(lksi_cpu *cpu, const lksi_args *a)
     return LKS_OK;
 }
 
+static int gate = 1; /* 0: test_slow does not go on */
+
 static lks_status test_slow(lksi_cpu *cpu, const lksi_args *a)
 {
-    struct timespec t = {0, 30000000};
     (void)cpu;
-    nanosleep(&t, NULL);
+    do usleep(20000);
+    while (!__atomic_load_n(&gate, __ATOMIC_ACQUIRE));
     memcpy(a->out[0].data, a->in[0].data, (size_t)a->out[0].shape[0] * 4);
     return LKS_OK;
 }
@@ -52,6 +52,12 @@ static lks_status test_fill(lksi_cpu *cpu, const lksi_args *a)
 {
     lksi_parallel(cpu, a->out[0].shape[0], 16, fill_range, (void *)a);
     return LKS_OK;
+}
+
+/* On the CPU the gate stays open: the caller is the one who would wait. */
+static void set_gate(int open)
+{
+    if (backend == &lksi_backend_far) __atomic_store_n(&gate, open, __ATOMIC_RELEASE);
 }
 
 static const lksi_cpu_kernel kernels[LKSI_OP_COUNT] = {
@@ -129,12 +135,15 @@ static void pool(void)
     ok(reused, "%s: the same sizes again take nothing from the backend", name);
     void *big = get(d, 40 << 20);
     lksi_device_free(d, big);
-    void *again = get(d, 40 << 20);
+    void *again = get(d, 40 << 20), *other;
     ok(again == big, "%s: a big block is handed out again", name);
     lksi_device_free(d, again);
+    other = get(d, 33 << 20);
+    ok(other != big, "%s: not for much less", name);
+    lksi_device_free(d, other);
     again = get(d, 38 << 20);
     ok(again == big, "%s: also for a little less", name);
-    void *other = get(d, 20 << 20);
+    other = get(d, 20 << 20);
     ok(other != big, "%s: but not twice", name);
     lksi_device_free(d, again);
     void *half = get(d, 19 << 20);
@@ -149,6 +158,11 @@ static void pool(void)
     for (int i = 0; i < N; i += 2) p[i] = get(d, size[i]);
     lksi_device_read(d, back, p[101], 100);
     is_str(back, text, "%s: blocks in use survive a trim", name);
+    void *first = get(d, 5000), *second = get(d, 5000);
+    lksi_device_free(d, first);
+    lksi_device_trim(d);
+    ok(get(d, 5000) == first, "%s: an idle block whose neighbour is in use is not lost by a trim", name);
+    lksi_device_free(d, first), lksi_device_free(d, second);
     for (int i = 0; i < N; i++) lksi_device_free(d, p[i]);
     lksi_device_free(d, other), lksi_device_free(d, half), lksi_device_free(d, NULL);
     is_int(d->used, 0, "%s: all freed", name);
@@ -344,16 +358,19 @@ static void streams(void)
        "%s: an event that was never recorded is done", name);
     int right = 1, early = 0;
     for (int round = 0; round < 3; round++) {
+        set_gate(0);
         launch(d, LKSI_STREAM_COMPUTE, LKSI_OP_fill, NULL, NULL, x, N, round + 1, NULL, NULL);
         launch(d, LKSI_STREAM_COMPUTE, LKSI_OP_exp, x, NULL, y, N, 0, NULL, NULL); /* slow: y = x */
         be->event_record(d->self, e, LKSI_STREAM_COMPUTE);
         early += be->event_done(d->self, e) == 0;
+        if (round > 0) set_gate(1); /* in round 0 only after all is queued */
         be->stream_wait(d->self, LKSI_STREAM_COMM, e);
         launch(d, LKSI_STREAM_COMM, LKSI_OP_add, y, y, z, N, 0, NULL, NULL);
         be->event_record(d->self, f, LKSI_STREAM_COMM);
         be->stream_wait(d->self, LKSI_STREAM_COPY, f);
         be->download(d->self, LKSI_STREAM_COPY, h, z, sizeof h);
         be->event_record(d->self, e, LKSI_STREAM_COPY); /* recorded anew while others wait for the old place */
+        set_gate(1);
         int64_t waits = d->waits;
         right &= lksi_device_event_wait(d, e) == LKS_OK && d->waits == waits + 1;
         right &= be->event_done(d->self, e) == 1 && be->event_done(d->self, f) == 1;
@@ -364,12 +381,26 @@ static void streams(void)
         is_int(early, 3, "far: calls return before the work is done");
         /* A stream that does not wait is not held up. */
         launch(d, LKSI_STREAM_COMPUTE, LKSI_OP_fill, NULL, NULL, x, N, 5, NULL, NULL);
-        for (int i = 0; i < 20; i++) launch(d, LKSI_STREAM_COMPUTE, LKSI_OP_exp, x, NULL, y, N, 0, NULL, NULL);
+        set_gate(0);
+        launch(d, LKSI_STREAM_COMPUTE, LKSI_OP_exp, x, NULL, y, N, 0, NULL, NULL);
         be->event_record(d->self, e, LKSI_STREAM_COMPUTE);
         be->download(d->self, LKSI_STREAM_COPY, g, z, sizeof g);
         be->event_record(d->self, f, LKSI_STREAM_COPY);
         lksi_device_event_wait(d, f);
         is_int(be->event_done(d->self, e), 0, "far: another stream runs ahead");
+        set_gate(1);
+        lksi_device_synchronize(d);
+        void *big = get(d, 10 << 20);
+        set_gate(0);
+        launch(d, LKSI_STREAM_COMPUTE, LKSI_OP_exp, x, NULL, big, N, 0, NULL, NULL);
+        be->event_record(d->self, e, LKSI_STREAM_COMPUTE);
+        lksi_device_free(d, big);
+        early = be->event_done(d->self, e);
+        set_gate(1);
+        lksi_device_trim(d);
+        ok(early == 0 && be->event_done(d->self, e) == 1, "far: memory goes back when nothing works on it any more");
+        launch(d, LKSI_STREAM_COMPUTE, LKSI_OP_exp, x, NULL, y, N, 0, NULL, NULL);
+        be->event_record(d->self, e, LKSI_STREAM_COMPUTE);
         be->event_destroy(d->self, e); /* while its mark is still queued */
         lksi_device_synchronize(d);
         be->event_destroy(d->self, f);
