@@ -91,7 +91,6 @@ lks_status lksi_tape_record(lks_context *ctx, int op, int nin, lks_tensor *const
     p += nout * sizeof(lksi_meta);
     n->grad = (lks_tensor **)p;
     p += nout * sizeof(lks_tensor *);
-    p += nout * sizeof(lks_tensor *);
     if (op == LKSI_OP_cat) {
         n->part = (int64_t *)p;
         p += nin * sizeof(int64_t);
