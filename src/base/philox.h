@@ -4,7 +4,7 @@
  * tensor over ranks, threads or kernels, element `index` of (seed, attempt, call) gets the same bits.
  *
  * Mapping:   key word 0   seed, low half
- *            key word 1   seed, high half ^ attempt, high half ^ call, high half rotated left by 16
+ *            key word 1   seed, high half ^ 0x85ebca6b attempt, high half ^ 0xc2b2ae35 call, high half
  *            counter 0,1  block number, low and high half
  *            counter 2    call, low half
  *            counter 3    attempt, low half
@@ -21,11 +21,10 @@ typedef struct lksi_philox { uint32_t key[2], word2, word3; } lksi_philox;
 
 LKSI_HD lksi_philox lksi_philox_stream(int64_t seed, int64_t attempt, int64_t call)
 {
-    uint32_t call_high = (uint32_t)((uint64_t)call >> 32);
+    uint32_t attempt_high = (uint32_t)((uint64_t)attempt >> 32), call_high = (uint32_t)((uint64_t)call >> 32);
     lksi_philox s;
     s.key[0] = (uint32_t)(uint64_t)seed;
-    s.key[1] = (uint32_t)((uint64_t)seed >> 32) ^ (uint32_t)((uint64_t)attempt >> 32) ^
-               (call_high << 16 | call_high >> 16);
+    s.key[1] = (uint32_t)((uint64_t)seed >> 32) ^ 0x85ebca6bu * attempt_high ^ 0xc2b2ae35u * call_high;
     s.word2 = (uint32_t)(uint64_t)call;
     s.word3 = (uint32_t)(uint64_t)attempt;
     return s;

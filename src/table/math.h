@@ -282,7 +282,7 @@ LKSI_HD void lksi_normal_f32(uint32_t first, uint32_t second, float *z0, float *
 /* The same in double from the four words of a block: elements 2 b and 2 b + 1 of block b. */
 LKSI_HD void lksi_normal_f64(const uint32_t w[4], double *z0, double *z1)
 {
-    double u = 1.0 - lksi_uniform_f64(w[0], w[1]);
+    double u = lksi_uniform_f64(w[0], w[1]) + 0x1p-54; /* (0, 1] */
     double r = sqrt(-2.0 * log(u)), turn = 6.28318530717958647693 * lksi_uniform_f64(w[2], w[3]);
     *z0 = r * cos(turn);
     *z1 = r * sin(turn);
