@@ -77,6 +77,8 @@ COMBINE(combine_u8, uint8_t, uint8_t, SAME, SAME, + 0)
 
 void lksi_combine(int n, const char *const *in, char *out, int64_t count, lks_dtype dtype, int op) {
     int compares = op == LKS_MIN || op == LKS_MAX;
+    lksi_fpenv env;
+    lksi_fpenv_enter(&env);
     switch (dtype) {
     case LKS_F32: combine_f32(n, in, out, count, op); break;
     case LKS_F64: combine_f64(n, in, out, count, op); break;
@@ -92,4 +94,5 @@ void lksi_combine(int n, const char *const *in, char *out, int64_t count, lks_dt
         break;
     default: combine_u8(n, in, out, count, op);
     }
+    lksi_fpenv_leave(&env);
 }

@@ -49,6 +49,7 @@ struct lksi_request {
     int64_t chunks, chunk_next, chunk_done, chunk_elements;
     int esize;
     /* staging (mpi.c) */
+    lksi_request *staged_next;
     void *device;        /* device address to upload to, NULL: none */
     char *host;
     int64_t host_bytes;

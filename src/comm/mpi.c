@@ -19,11 +19,8 @@ typedef struct stage {
 typedef struct mpi_transport {
     lksi_comm *c;
     stage *stages;
-    int moving; /* requests whose download or upload is to be looked after */
-    lksi_request *staged[64];
+    lksi_request *staged; /* requests not waited for yet that stage, newest first */
 } mpi_transport;
-
-#define STAGED ((int)(sizeof((mpi_transport *)0)->staged / sizeof(lksi_request *)))
 
 static lks_status mpi_open(lksi_comm *c, void **self) {
     mpi_transport *t = lksi_alloc(c->base, sizeof *t);
@@ -98,10 +95,8 @@ static lks_status post(mpi_transport *t, const char *what, int kind, int op, lks
     }
     /* Own block of a gather is staged behind the joined ones. */
     int64_t joined = gather ? bytes * c->size : bytes;
-    stage *s = t->moving < STAGED ? stage_take(t, what, joined + (gather ? bytes : 0)) : NULL;
-    if (!s)
-        return lksi_engine_break(c, LKS_ERR_MEMORY, 1, what, "cannot stage %lld bytes (%d transfers under way)",
-                                 (long long)bytes, t->moving);
+    stage *s = stage_take(t, what, joined + (gather ? bytes : 0));
+    if (!s) return lksi_engine_break(c, LKS_ERR_MEMORY, 1, what, "cannot stage %lld bytes", (long long)bytes);
     char *own = gather ? s->p + joined : s->p;
     int sends = kind != LKSI_DO_BROADCAST || c->rank == root;
     lks_status st = LKS_OK;
@@ -124,7 +119,8 @@ static lks_status post(mpi_transport *t, const char *what, int kind, int op, lks
     r->host = s->p;
     r->host_bytes = joined;
     r->event = s->event;
-    t->staged[t->moving++] = r;
+    r->staged_next = t->staged;
+    t->staged = r;
     return st;
 }
 
@@ -145,8 +141,7 @@ static lks_status mpi_all_gather(void *self, const char *what, const void *in, v
 /* Downloads that ended make their request ready. */
 static void look_after(mpi_transport *t) {
     lksi_device *d = t->c->dev;
-    for (int i = 0; i < t->moving; i++) {
-        lksi_request *r = t->staged[i];
+    for (lksi_request *r = t->staged; r; r = r->staged_next) {
         if (r->ready) continue;
         int done = d->be->event_done(d->self, r->event);
         if (done == 0) continue;
@@ -162,7 +157,7 @@ static void look_after(mpi_transport *t) {
 
 static void mpi_poll(void *self) {
     mpi_transport *t = self;
-    if (t->moving) look_after(t);
+    if (t->staged) look_after(t);
     lksi_engine_poll(t->c);
 }
 
@@ -179,12 +174,9 @@ static lks_status mpi_wait(void *self, lksi_request *r) {
     lksi_device *d = c->dev;
     lks_status st = lksi_engine_wait(c, r, 0);
     if (r->host) {
-        int at = 0;
-        while (at < t->moving && t->staged[at] != r) at++;
-        if (at < t->moving) {
-            t->moving--;
-            memmove(t->staged + at, t->staged + at + 1, sizeof t->staged[0] * (size_t)(t->moving - at));
-        }
+        lksi_request **at = &t->staged;
+        while (*at && *at != r) at = &(*at)->staged_next;
+        if (*at) *at = r->staged_next;
         stage *s = t->stages;
         while (s && s->p != r->host) s = s->next;
         if (st == LKS_OK && (r->head.kind != LKSI_DO_BROADCAST || c->rank != r->head.root)) {
