@@ -89,9 +89,10 @@ static lks_status add(lks_params *ps, const char *where, const char *name, lks_d
         ps->e = e;
         ps->room = room;
     }
-    lks_tensor *t = lksi_tensor_unscoped(lks_zeros(ps->ctx, dtype, ndim, shape));
+    lks_tensor *t = lksi_tensor_unscoped(lks_empty(ps->ctx, dtype, ndim, shape));
     if (!t) return b->code ? b->code : LKS_ERR_MEMORY;
-    lks_status s = is_buffer ? LKS_OK : lks_set_requires_grad(t, 1);
+    lks_status s = lksi_device_zero(ps->ctx->dev, t->v.data, t->numel * lks_dtype_size(dtype));
+    if (s == LKS_OK && !is_buffer) s = lks_set_requires_grad(t, 1);
     char *copy = s == LKS_OK ? lksi_strdup(b, name) : NULL;
     if (!copy) {
         lks_release(t);
