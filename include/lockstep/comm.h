@@ -36,6 +36,11 @@ LKS_API lks_status lks_reduce_f64(lks_context *ctx, double *value, int n, int op
 /* Copies `bytes` of root's host memory to every rank. Collective. */
 LKS_API lks_status lks_broadcast_bytes(lks_context *ctx, void *data, int64_t bytes, int root);
 
+/* Posts `mine` and gives in *all the largest value that any rank posted `lag` calls ago (0 before that): agreement on
+ * stop, save and errors that a training loop makes once a step and that waits for nothing current. 0 <= lag <= 7, the same
+ * on every rank and in every call. Collective. */
+LKS_API lks_status lks_control(lks_context *ctx, int64_t mine, int lag, int64_t *all);
+
 /* MAX(code, rank) over `mine`: LKS_OK if every rank passes LKS_OK; else every rank gets an error: the failing one its
  * own code, the others LKS_ERR_PEER_FAILED with the lowest failing rank and its text. Collective. */
 LKS_API lks_status lks_agree(lks_context *ctx, lks_status mine);

@@ -52,6 +52,11 @@ LKS_API lks_status lks_context_destroy(lks_context **ctx);
 /* Finalises MPI if Lockstep initialised it, else does nothing. Call once after the last context. Collective. */
 LKS_API lks_status lks_finalize(void);
 
+/* What this library was built with: number of facts, name and value of each ("HDF5", "1.10.8, parallel"). Local. */
+LKS_API int lks_build_count(void);
+LKS_API const char *lks_build_name(int i);
+LKS_API const char *lks_build_value(int i);
+
 /* Rank and size of the context's communicator; rank among, and number of, the ranks on this node. Local. */
 LKS_API int lks_rank(const lks_context *ctx);
 LKS_API int lks_size(const lks_context *ctx);

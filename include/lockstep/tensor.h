@@ -35,6 +35,10 @@ LKS_API lks_tensor *lks_wrap(lks_context *ctx, void *data, lks_dtype dtype, int 
 LKS_API lks_status lks_to_host(lks_tensor *t, void *data, int64_t bytes);
 /* Value of a one-element tensor as a double. Waits for the device. Local. */
 LKS_API lks_status lks_item(lks_tensor *t, double *value);
+/* The same without waiting now: queues the reading of t's value and returns a ticket (> 0, or a negative status);
+ * lks_item_take gives the value later and waits only until that reading is done. The last 64 tickets are kept. Local. */
+LKS_API int64_t lks_item_later(lks_tensor *t);
+LKS_API lks_status lks_item_take(lks_context *ctx, int64_t ticket, double *value);
 /* Overwrites the elements with host memory (row-major, numel * element size bytes). Counts as a write in place. Local. */
 LKS_API lks_status lks_set_from_host(lks_tensor *t, const void *data, int64_t bytes);
 

@@ -76,4 +76,8 @@ lks_status lksi_rank_zero(lksi_comm *c, const char *where, lks_status (*fn)(void
 lks_status lksi_host_reduce_start(lksi_comm *c, const char *what, int64_t *value, int n, int op, lksi_request **rq);
 lks_status lksi_host_reduce_finish(lksi_comm *c, lksi_request **rq);
 
+/* Finishes and frees lks_control's ring. */
+struct lks_context;
+void lksi_control_close(struct lks_context *ctx);
+
 #endif

@@ -4,6 +4,7 @@
  */
 #include "autocast/autocast.h"
 #include "comm/comm.h"
+#include "ops/ops.h"
 #include "tape/tape.h"
 
 #include <stdio.h>
@@ -175,7 +176,9 @@ static lks_status same_everywhere(lks_context *ctx, const char *device)
 
 static void undo(lks_context *ctx)
 {
+    lksi_control_close(ctx);
     if (ctx->dev) {
+        lksi_later_close(ctx);
         while (ctx->scope_count) lks_scope_end(ctx);
         while (ctx->born_count > 0) lks_release(ctx->born[--ctx->born_count]);
         lksi_autocast_destroy(ctx);

@@ -18,6 +18,8 @@ lks_tensor *lksi_reshape_like(lks_tensor *x, int ndim, const int64_t *shape);
 lks_tensor *lksi_sum_to(lks_tensor *g, int ndim, const int64_t *shape);
 /* a b with the result written to `into` (may be NULL): the out form for gradients. */
 lks_tensor *lksi_matmul_into(lks_tensor *a, lks_tensor *b, lks_tensor *into);
+/* Frees what lks_item_later holds. */
+void lksi_later_close(lks_context *ctx);
 /* x^T of the last two dims. */
 lks_tensor *lksi_mT(lks_tensor *x);
 

@@ -42,7 +42,8 @@ struct lks_context {
     int staged_off; /* > 0: recomputation, running statistics are not staged again */
     int local_rank, local_size, threads;
     int owns_mpi;
-    void *ctx_state; /* room ctx */
+    struct lksi_control *control; /* room comm: lks_control's ring */
+    struct lksi_later *later;     /* room ops: values on their way to the host */
 };
 
 /* Something shared whose last share destroys it; graph nodes begin with one, so that a tensor can drop its node. */
