@@ -203,6 +203,16 @@ static void settings(void)
     ok(strstr(lksi_backend_cpu.describe(cpu), "base kernels") != NULL, "the description says so: %s",
        lksi_backend_cpu.describe(cpu));
     lksi_cpu_close(cpu);
+    static const char *const names[] = {"avx2", "avx512"};
+    for (int i = 0; i < 2; i++) {
+        setenv("LKS_ISA", names[i], 1);
+        lks_status code = lksi_cpu_open(&base, NULL, &cpu);
+        ok(code == LKS_OK ? !strcmp(lksi_cpu_isa(cpu), names[i])
+                          : code == LKS_ERR_DEVICE && !cpu && strstr(base.text, names[i]) != NULL,
+           "LKS_ISA=%s gives that or an error%s%s", names[i], code ? ": " : "", code ? base.text : "");
+        if (code == LKS_OK) lksi_cpu_close(cpu);
+        base.code = LKS_OK;
+    }
     if (isa) setenv("LKS_ISA", isa, 1);
     else unsetenv("LKS_ISA");
     free(isa);
