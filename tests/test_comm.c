@@ -1,0 +1,324 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * test_comm.c - collectives on 1 to 9 ranks: values and bits, order, mismatches, lifetimes. tests/comm.test starts it
+ * with several rank counts; argument: the device ("cpu", "far"). Ranks that fail are in fail.test.
+ */
+#include "tap_mpi.h"
+#include <lockstep.h>
+#include <time.h>
+
+static const char *device = "cpu";
+
+static lks_context *open_context(MPI_Comm comm, double deadline)
+{
+    lks_config *config = lks_config_new();
+    lks_context *ctx = NULL;
+    lks_config_set_device(config, device);
+    lks_config_set_threads(config, 1);
+    lks_config_set_deadline(config, deadline);
+    if (lks_context_create(comm, config, &ctx) != LKS_OK) bail("no context: %s", lks_config_message(config));
+    lks_config_free(config);
+    return ctx;
+}
+
+static void counters(lks_context *ctx)
+{
+    int n = lks_size(ctx), me = lks_rank(ctx);
+    int64_t v[3] = {300000000, me, INT64_MIN + me};
+    ok(lks_reduce_i64(ctx, v, 3, LKS_SUM) == LKS_OK && v[0] == 300000000LL * n && v[1] == n * (n - 1) / 2,
+       "B63: counters are summed in 64 bits");
+    int64_t lo = me, hi = me;
+    ok(lks_reduce_i64(ctx, &lo, 1, LKS_MIN) == LKS_OK && lks_reduce_i64(ctx, &hi, 1, LKS_MAX) == LKS_OK && lo == 0 &&
+           hi == n - 1,
+       "min and max of int64");
+    double d[2] = {0.5 * me, 2};
+    ok(lks_reduce_f64(ctx, d, 1, LKS_MEAN) == LKS_OK && d[0] == 0.5 * (n - 1) / 2 &&
+           lks_reduce_f64(ctx, d + 1, 1, LKS_PRODUCT) == LKS_OK && d[1] == ldexp(1, n),
+       "mean and product of float64");
+    d[0] = me == n - 1 ? NAN : me;
+    d[1] = -d[0];
+    lks_reduce_f64(ctx, d, 2, LKS_MAX);
+    ok(isnan(d[0]) && isnan(d[1]), "a NaN on any rank wins min and max");
+    int64_t mean = 1;
+    ok(lks_reduce_i64(ctx, &mean, 1, LKS_MEAN) == LKS_ERR_DTYPE, "mean of integers is an error");
+    lks_error_clear(ctx);
+    ok(lks_reduce_i64(ctx, NULL, 0, LKS_SUM) == LKS_OK, "nothing to reduce");
+}
+
+/* Fills with `bits`, reduces, compares every element with `want`. */
+static int half_case(lks_context *ctx, lks_dtype dtype, uint16_t bits, int op, uint16_t want, int64_t count)
+{
+    uint16_t *h = malloc((size_t)count * 2);
+    for (int64_t i = 0; i < count; i++) h[i] = bits;
+    lks_scope_begin(ctx);
+    lks_tensor *t = lks_from_host(ctx, dtype, 1, &count, h);
+    int good = t && lks_all_reduce(t, op) == LKS_OK && lks_to_host(t, h, count * 2) == LKS_OK;
+    for (int64_t i = 0; i < count && good; i++) good = h[i] == want;
+    lks_scope_end(ctx);
+    free(h);
+    return good;
+}
+
+static void halves(lks_context *ctx)
+{
+    int n = lks_size(ctx);
+    for (int64_t count = 3; count < 1000000; count *= 250000) {
+        ok(half_case(ctx, LKS_F16, 0x70e2, LKS_MEAN, 0x70e2, count) && half_case(ctx, LKS_F16, 0x0001, LKS_MEAN, 0x0001, count),
+           "B91: float16 means of 10000 and of 2^-24 over %d ranks, %lld elements", n, (long long)count);
+        if (n == 2)
+            ok(half_case(ctx, LKS_F16, 0x3c00, LKS_SUM, 0x4000, count) &&
+                   half_case(ctx, LKS_BF16, 0x3f80, LKS_SUM, 0x4000, count),
+               "B92: 1 + 1 = 2 in float16 and bfloat16, %lld elements", (long long)count);
+        ok(half_case(ctx, LKS_F16, 0x7bff, LKS_SUM, n == 1 ? 0x7bff : 0x7c00, count),
+           "a float16 sum beyond the largest value is infinite, %lld elements", (long long)count);
+    }
+}
+
+/* 1e8, 1, -1e8, 1: left to right 1, any other order 0 or 2. */
+static void order(lks_context *ctx)
+{
+    static const float part[4] = {1e8f, 1, -1e8f, 1};
+    int n = lks_size(ctx), me = lks_rank(ctx), good = 1;
+    float want = part[0];
+    for (int s = 1; s < n; s++) want += part[s % 4];
+    int64_t sizes[] = {1, 1000, 70001};
+    for (int run = 0; run < 100 && good; run++) {
+        int64_t m = sizes[run % 3];
+        float *f = malloc((size_t)m * sizeof *f);
+        for (int64_t i = 0; i < m; i++) f[i] = part[me % 4];
+        lks_scope_begin(ctx);
+        lks_tensor *t = lks_from_host(ctx, LKS_F32, 1, &m, f);
+        good = lks_all_reduce(t, LKS_SUM) == LKS_OK && lks_to_host(t, f, m * (int64_t)sizeof *f) == LKS_OK;
+        for (int64_t i = 0; i < m && good; i++) good = f[i] == want;
+        lks_scope_end(ctx);
+        free(f);
+    }
+    ok(good, "B97: the sum is taken in rank order, the same in 100 runs of three sizes");
+}
+
+static void same_bits(lks_context *ctx)
+{
+    int n = lks_size(ctx), me = lks_rank(ctx);
+    int64_t m = 500003;
+    float *f = malloc((size_t)m * sizeof *f), *all = malloc((size_t)(m * n) * sizeof *f);
+    uint32_t x = 12345u + (uint32_t)me;
+    for (int64_t i = 0; i < m; i++) {
+        x = x * 1664525u + 1013904223u;
+        f[i] = (float)((int32_t)x) * 1e-5f;
+    }
+    lks_scope_begin(ctx);
+    lks_tensor *t = lks_from_host(ctx, LKS_F32, 1, &m, f);
+    int good = lks_all_reduce(t, LKS_SUM) == LKS_OK;
+    lks_tensor *g = lks_all_gather(t);
+    good = good && g && lks_numel(g) == m * n && lks_to_host(g, all, m * n * (int64_t)sizeof *f) == LKS_OK;
+    for (int s = 1; s < n && good; s++) good = memcmp(all, all + s * m, (size_t)m * sizeof *f) == 0;
+    ok(good, "B96: a float32 sum has the same bits on every rank");
+    lks_scope_end(ctx);
+    free(f);
+    free(all);
+}
+
+static void tensors(lks_context *ctx)
+{
+    int n = lks_size(ctx), me = lks_rank(ctx), good = 1;
+    lks_scope_begin(ctx);
+    for (int root = 0; root < n; root++)
+        for (int64_t m = 1; m < 2000000 && good; m *= 1100) {
+            lks_tensor *t = lks_full(ctx, LKS_F32, 1, &m, me == root ? 7 + root : -1), *end = lks_narrow(t, 0, m - 1, 1);
+            double v = 0;
+            good = lks_broadcast(t, root) == LKS_OK && lks_item(end, &v) == LKS_OK && v == 7 + root;
+        }
+    ok(good, "broadcast from every root in three sizes");
+    int64_t bytes = 3000000;
+    char *data = malloc((size_t)bytes);
+    memset(data, me == n - 1 ? 5 : 0, (size_t)bytes);
+    ok(lks_broadcast_bytes(ctx, data, bytes, n - 1) == LKS_OK && data[0] == 5 && data[bytes - 1] == 5, "broadcast of host memory");
+    free(data);
+
+    /* Rank r has r rows; rank 0 none. */
+    int64_t shape[2] = {me, 3}, total = n * (n - 1) / 2;
+    lks_tensor *y = lks_all_gather(lks_full(ctx, LKS_I64, 2, shape, me));
+    int64_t *rows = calloc((size_t)total * 3 + 1, sizeof *rows), at = 0;
+    good = y && lks_dim(y, 0) == total && lks_dim(y, 1) == 3 && lks_to_host(y, rows, total * 3 * 8) == LKS_OK;
+    for (int s = 0; s < n; s++)
+        for (int i = 0; i < 3 * s && good; i++) good = rows[at++] == s;
+    ok(good, "gather of unequal blocks, an empty one among them");
+    free(rows);
+    int64_t even[1] = {2};
+    y = lks_all_gather(lks_full(ctx, LKS_BF16, 1, even, me));
+    double v = -1;
+    ok(y && lks_dim(y, 0) == 2 * n && lks_item(lks_narrow(y, 0, 2 * n - 1, 1), &v) == LKS_OK && v == n - 1,
+       "gather of equal blocks");
+    int64_t odd[2] = {1, me ? 3 : 2};
+    y = lks_all_gather(lks_ones(ctx, LKS_F32, 2, odd));
+    ok(n == 1 ? y != NULL : !y && lks_error_code(ctx) == LKS_ERR_SHAPE && strstr(lks_error(ctx), "[1,2]") &&
+                                strstr(lks_error(ctx), "[1,3]"),
+       "gather of shapes that do not fit fails on every rank and names both");
+    lks_error_clear(ctx);
+
+    int64_t square[2] = {3, 4};
+    lks_tensor *x = lks_full(ctx, LKS_F32, 2, square, 1), *part = lks_slice(x, 1, 0, 4, 2);
+    float cells[12];
+    good = lks_all_reduce(part, LKS_SUM) == LKS_OK && lks_to_host(x, cells, sizeof cells) == LKS_OK;
+    for (int i = 0; i < 12 && good; i++) good = cells[i] == (i % 2 ? 1 : n);
+    ok(good, "a strided view is reduced in place, its neighbours stay");
+    int64_t none[2] = {0, 4};
+    ok(lks_all_reduce(lks_zeros(ctx, LKS_F32, 2, none), LKS_SUM) == LKS_OK, "an empty tensor");
+    lks_tensor *wide = lks_expand(lks_ones(ctx, LKS_F32, 1, (int64_t[]){1}), 1, even);
+    ok(lks_all_reduce(wide, LKS_SUM) == LKS_ERR_ARGUMENT, "an expanded tensor cannot hold a result");
+    lks_error_clear(ctx);
+    ok(lks_barrier(ctx) == LKS_OK, "barrier");
+    lks_scope_end(ctx);
+    is_int(lks_live_tensors(ctx), 0, "no tensor is left");
+}
+
+static lks_status long_work(void *user)
+{
+    struct timespec t = {2, 500000000};
+    nanosleep(&t, NULL);
+    *(int *)user = 1;
+    return LKS_OK;
+}
+
+static lks_status bad_work(void *user)
+{
+    (void)user;
+    return LKS_ERR_IO;
+}
+
+static void agreement(MPI_Comm comm)
+{
+    lks_context *ctx = open_context(comm, 1);
+    int n = lks_size(ctx), me = lks_rank(ctx), ran = 0;
+    ok(lks_agree(ctx, LKS_OK) == LKS_OK && lks_error_code(ctx) == LKS_OK, "all ranks are well");
+    /* The last two fail; the lower of them is named. */
+    int low = n > 2 ? n - 2 : n - 1;
+    lks_status st = lks_agree(ctx, me >= low ? LKS_ERR_NO_SPACE : LKS_OK);
+    char name[32];
+    snprintf(name, sizeof name, "rank %d", low);
+    ok(me >= low ? st == LKS_ERR_NO_SPACE : st == LKS_ERR_PEER_FAILED && strstr(lks_error(ctx), name),
+       "a failure is every rank's, with the lowest failing rank");
+    lks_error_clear(ctx);
+    ok(lks_rank_zero_call(ctx, long_work, &ran) == LKS_OK && ran == (me == 0),
+       "B110: work on rank 0 of 2.5 times the deadline does not trip it");
+    st = lks_rank_zero_call(ctx, bad_work, NULL);
+    ok(st == (me == 0 ? LKS_ERR_IO : LKS_ERR_PEER_FAILED), "its failure is every rank's");
+    lks_error_clear(ctx);
+    ok(lks_barrier(ctx) == LKS_OK, "and the context goes on");
+    lks_context_destroy(&ctx);
+}
+
+static void mismatches(MPI_Comm comm)
+{
+    int size;
+    MPI_Comm_size(comm, &size);
+    if (size == 1) {
+        skip(5, "needs several ranks");
+        return;
+    }
+    lks_context *ctx = open_context(comm, 5);
+    int me = lks_rank(ctx);
+    double start = MPI_Wtime();
+    lks_status st = me == 0 ? lks_rank_zero_call(ctx, bad_work, NULL) : lks_barrier(ctx);
+    ok(st == LKS_ERR_STATE && strstr(lks_error(ctx), "lks_rank_zero_call") && strstr(lks_error(ctx), "lks_barrier"),
+       "B110: rank 0 in one call, the others in another: an error on every rank that names both");
+    ok(MPI_Wtime() - start < 5, "without waiting for the deadline");
+    lks_error_clear(ctx);
+    st = lks_barrier(ctx);
+    ok(st == LKS_ERR_STATE && strstr(lks_error(ctx), "earlier"), "the communicator is not used any more");
+    lks_context_destroy(&ctx);
+
+    for (int64_t m = 100; m < 2000000; m *= 10000) {
+        ctx = open_context(comm, 5);
+        int64_t mine = me == 0 ? 2 * m : m;
+        char two[32], one[32];
+        snprintf(two, sizeof two, "of %lld float32", (long long)(2 * m));
+        snprintf(one, sizeof one, "of %lld float32", (long long)m);
+        lks_tensor *t = lks_ones(ctx, LKS_F32, 1, &mine);
+        st = lks_all_reduce(t, LKS_SUM);
+        ok(st == LKS_ERR_STATE && strstr(lks_error(ctx), two) && strstr(lks_error(ctx), one),
+           "B109: %lld elements on rank 0, %lld elsewhere: an error on every rank that names both", (long long)(2 * m),
+           (long long)m);
+        lks_context_destroy(&ctx);
+    }
+}
+
+/* B100: wildcard receives and a pending barrier of the host, the library on three of four ranks. */
+static void guest(MPI_Comm comm)
+{
+    int n, me, color;
+    MPI_Comm_size(comm, &n);
+    MPI_Comm_rank(comm, &me);
+    if (n < 4) {
+        skip(2, "needs four ranks");
+        return;
+    }
+    int got[4] = {0}, word = 17;
+    MPI_Request any[4], barrier;
+    MPI_Errhandler before, after;
+    MPI_Comm_get_errhandler(comm, &before);
+    for (int i = 0; i < 4; i++) MPI_Irecv(&got[i], 1, MPI_INT, MPI_ANY_SOURCE, MPI_ANY_TAG, comm, &any[i]);
+    MPI_Ibarrier(comm, &barrier);
+    color = me == 3 ? MPI_UNDEFINED : 0;
+    MPI_Comm sub;
+    MPI_Comm_split(comm, color, me, &sub);
+    int good = 1;
+    if (sub != MPI_COMM_NULL) {
+        lks_context *ctx = open_context(sub, 20);
+        int64_t v = 1;
+        good = lks_reduce_i64(ctx, &v, 1, LKS_SUM) == LKS_OK && v == n - 1 && lks_barrier(ctx) == LKS_OK;
+        lks_context_destroy(&ctx);
+        MPI_Comm_free(&sub);
+    }
+    for (int i = 0; i < 4; i++) MPI_Send(&word, 1, MPI_INT, (me + 1) % n, 100 + i, comm);
+    MPI_Waitall(4, any, MPI_STATUSES_IGNORE);
+    MPI_Wait(&barrier, MPI_STATUS_IGNORE);
+    for (int i = 0; i < 4; i++) good &= got[i] == 17;
+    ok(good, "B100: no message of the host is taken, a rank outside need not take part");
+    MPI_Comm_get_errhandler(comm, &after);
+    ok(before == after, "B100: the host's error handler is as it was");
+    MPI_Errhandler_free(&before);
+    MPI_Errhandler_free(&after);
+}
+
+static void lifetimes(MPI_Comm comm)
+{
+    int good = 1, n, one = 1, sum = 0;
+    MPI_Comm_size(comm, &n);
+    for (int i = 0; i < 100; i++) {
+        lks_context *ctx = open_context(comm, 20);
+        int64_t v = 1;
+        good &= lks_reduce_i64(ctx, &v, 1, LKS_SUM) == LKS_OK && v == n;
+        good &= lks_context_destroy(&ctx) == LKS_OK;
+    }
+    MPI_Allreduce(&one, &sum, 1, MPI_INT, MPI_SUM, comm);
+    ok(good && sum == n, "B98: contexts come and go 100 times, MPI of the host works in between");
+    lks_context *a = open_context(comm, 20), *b = open_context(comm, 20);
+    int64_t v = 1, w = 2;
+    good = lks_reduce_i64(a, &v, 1, LKS_SUM) == LKS_OK && lks_reduce_i64(b, &w, 1, LKS_SUM) == LKS_OK && v == n && w == 2 * n;
+    lks_context_destroy(&a);
+    good = good && lks_barrier(b) == LKS_OK;
+    lks_context_destroy(&b);
+    ok(good, "two contexts at once");
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1) device = argv[1];
+    MPI_Init(&argc, &argv);
+    tap_mpi(MPI_COMM_WORLD);
+    lks_context *ctx = open_context(MPI_COMM_WORLD, 20);
+    counters(ctx);
+    halves(ctx);
+    order(ctx);
+    same_bits(ctx);
+    tensors(ctx);
+    lks_context_destroy(&ctx);
+    agreement(MPI_COMM_WORLD);
+    mismatches(MPI_COMM_WORLD);
+    guest(MPI_COMM_WORLD);
+    lifetimes(MPI_COMM_WORLD);
+    int status = done();
+    MPI_Finalize();
+    return status;
+}
