@@ -42,7 +42,8 @@ typedef struct layer_norm {
 
 /* --- batch norm -------------------------------------------------------------------------------------------------- */
 
-enum { PIECE = 4096, MAX_BLOCK = 64, SUPERS = 64 };
+/* Elements of a piece of a plane, of a block of rows; superblocks at most. */
+enum { PIECE = 4096, BLOCK = 8192, SUPERS = 64 };
 
 typedef struct moments { double n, mean, m2; } moments;
 
@@ -117,8 +118,7 @@ static void batch_norm_coefficients(const batch_norm *s, int64_t c, double sd, d
     s->c1[c] = sg / n;
     s->c2[c] = sgx / n * rstd;
     s->scale[c] = rstd * (s->weight->ndim < 0 ? 1 : entry(s->weight, c));
-    if (s->weight->ndim < 0) return;
-    put_entry(&s->a->out[1], c, sgx);
+    if (s->weight->ndim >= 0) put_entry(&s->a->out[1], c, sgx);
     put_entry(&s->a->out[2], c, sg);
 }
 
@@ -190,7 +190,7 @@ LKSI_KERNEL(layer_norm_backward)
 {
     const lksi_view *x = &a->in[1], *weight = &a->in[2];
     unsigned mask = last_dims(x, a->attr.norm.ndims);
-    int dbl = x->dtype == LKS_F64, has_weight = weight->ndim >= 0;
+    int dbl = x->dtype == LKS_F64;
     layer_norm l = {.x = lksi_rowset_of(x, mask),
                     .dy = lksi_rowset_of(&a->in[0], mask),
                     .y = lksi_rowset_of(&a->out[0], mask),
@@ -199,15 +199,12 @@ LKSI_KERNEL(layer_norm_backward)
     l.block = at_least(NORM_BLOCK, (l.x.rows + NORM_BLOCKS - 1) / NORM_BLOCKS);
     l.blocks = (l.x.rows + l.block - 1) / l.block;
     if (!layer_norm_memory(cpu, &l, dbl, 3, weight, &absent)) return no_memory(a);
-    if (has_weight) {
-        l.dw = lksi_rowset_of(&a->out[1], ~0u);
-        l.db = lksi_rowset_of(&a->out[2], ~0u);
-        l.partial = lksi_scratch(cpu, -1, 2, l.blocks * 2 * l.x.n * (dbl ? 8 : 4) + 64);
-        if (!l.partial) return no_memory(a);
-    }
+    if (weight->ndim >= 0) l.dw = lksi_rowset_of(&a->out[1], ~0u);
+    l.db = lksi_rowset_of(&a->out[2], ~0u);
+    l.partial = lksi_scratch(cpu, -1, 2, l.blocks * 2 * l.x.n * (dbl ? 8 : 4) + 64);
+    if (!l.partial) return no_memory(a);
     lksi_parallel(cpu, l.blocks, grain_of(l.x.n * l.block), dbl ? layer_norm_back_d : layer_norm_back_f, &l);
-    if (has_weight)
-        lksi_parallel(cpu, l.x.n, at_least(64, grain_of(l.blocks)), dbl ? layer_norm_join_d : layer_norm_join_f, &l);
+    lksi_parallel(cpu, l.x.n, at_least(64, grain_of(l.blocks)), dbl ? layer_norm_join_d : layer_norm_join_f, &l);
     return LKS_OK;
 }
 
@@ -233,11 +230,10 @@ static int batch_norm_memory(lksi_cpu *cpu, batch_norm *s, const lksi_view *x, c
     s->lo = p + 3 * c;
     s->c1 = p + 4 * c;
     s->c2 = p + 5 * c;
-    s->block = at_least(4, 16384 / at_least(1, c));
-    if (s->block > MAX_BLOCK) s->block = MAX_BLOCK;
+    s->block = at_least(4, BLOCK / at_least(1, c));
     s->super = at_least(1, (s->count + s->block * SUPERS - 1) / (s->block * SUPERS)) * s->block;
     s->supers = (s->count + s->super - 1) / s->super;
-    s->scratch_each = *columns ? (s->block + 9) * c * real : 3 * PIECE * real;
+    s->scratch_each = *columns ? (3 * s->block + 9) * c * real : 3 * PIECE * real;
     s->scratch_each = (s->scratch_each + 63) / 64 * 64;
     s->scratch = lksi_scratch(cpu, -1, 0, lksi_cpu_workers(cpu) * s->scratch_each + 64);
     if (*columns) {

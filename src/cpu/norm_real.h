@@ -153,14 +153,10 @@ static void F(layer_norm_back)(void *arg, int64_t begin, int64_t end, int worker
     const REAL *w = l->w;
     if (n == 0) return;
     for (int64_t block = begin; block < end; block++) {
-        REAL *restrict pw = NULL, *restrict pb = NULL;
         int64_t last = (block + 1) * l->block;
         if (last > l->x.rows) last = l->x.rows;
-        if (w) {
-            pw = (REAL *)l->partial + block * 2 * n;
-            pb = pw + n;
-            memset(pw, 0, (size_t)(2 * n) * sizeof(REAL));
-        }
+        REAL *restrict pw = (REAL *)l->partial + block * 2 * n, *restrict pb = pw + n;
+        memset(pw, 0, (size_t)(2 * n) * sizeof(REAL));
         for (int64_t r = block * l->block; r < last; r++) {
             const REAL *x = F(rows_load)(&l->x, r, xb), *dy = F(rows_load)(&l->dy, r, gb);
             REAL *dx = F(rows_room)(&l->y, r, 0, n, db);
@@ -182,8 +178,11 @@ static void F(layer_norm_back)(void *arg, int64_t begin, int64_t end, int worker
                 }
             } else {
 #pragma GCC ivdep
-                for (int64_t i = 0; i < n; i++)
-                    dx[i] = (dy[i] - c1 - (x[i] - hi - low) * rstd * c2) * rstd;
+                for (int64_t i = 0; i < n; i++) {
+                    REAL xhat = (x[i] - hi - low) * rstd, g = dy[i];
+                    pb[i] += g;
+                    dx[i] = (g - c1 - xhat * c2) * rstd;
+                }
             }
             F(rows_store)(&l->y, r, 0, n, dx);
         }
@@ -195,7 +194,7 @@ static void F(layer_norm_join)(void *arg, int64_t begin, int64_t end, int worker
 {
     const layer_norm *l = arg;
     (void)worker;
-    for (int which = 0; which < 2; which++) {
+    for (int which = l->w ? 0 : 1; which < 2; which++) {
         const REAL *p = (const REAL *)l->partial + which * l->x.n;
         for (int64_t at = begin; at < end; at += 64) {
             int64_t m = end - at < 64 ? end - at : 64;
@@ -286,42 +285,42 @@ static void F(planes_back)(void *arg, int64_t begin, int64_t end, int worker)
 
 /* --- batch norm, columns: channels adjacent, rows of C -------------------------------------------------------------- */
 
-/* Statistics of superblocks of rows: into partial [supers, C] of moments. Small blocks stay in cache for two passes. */
+/* Statistics of superblocks of rows: into moments [supers, C]. Blocks stay in cache for two passes. */
 static void F(columns_stats)(void *arg, int64_t begin, int64_t end, int worker)
 {
     const batch_norm *s = arg;
-    int64_t c_count = s->channels;
-    REAL *block = (REAL *)(void *)(s->scratch + worker * s->scratch_each);
-    REAL *hi = block + s->block * c_count, *sum = hi + c_count, *squares = sum + c_count;
+    int64_t n = s->channels;
+    REAL *xb = (REAL *)(void *)(s->scratch + worker * s->scratch_each), *hi = xb + 3 * s->block * n;
+    REAL *sum = hi + n, *squares = sum + n;
     for (int64_t super = begin; super < end; super++) {
-        moments *m = s->moments + super * c_count;
-        memset(m, 0, (size_t)c_count * sizeof *m);
+        moments *m = s->moments + super * n;
+        memset(m, 0, (size_t)n * sizeof *m);
         int64_t last = (super + 1) * s->super;
         if (last > s->count) last = s->count;
         for (int64_t at = super * s->super; at < last; at += s->block) {
             int64_t k = last - at < s->block ? last - at : s->block;
-            const REAL *x[MAX_BLOCK];
-            for (int64_t r = 0; r < k; r++) x[r] = F(rows_load)(&s->x, at + r, block + r * c_count);
-            memset(sum, 0, (size_t)c_count * sizeof *sum);
+            const REAL *x = F(rows_block)(&s->x, at, k, xb);
+            memset(sum, 0, (size_t)n * sizeof *sum);
             for (int64_t r = 0; r < k; r++) {
-                const REAL *restrict row = x[r], *restrict first = x[0];
-                for (int64_t c = 0; c < c_count; c++) sum[c] += row[c] - first[c];
+                const REAL *row = x + r * n;
+#pragma GCC ivdep
+                for (int64_t c = 0; c < n; c++) sum[c] += row[c] - x[c];
             }
-            for (int64_t c = 0; c < c_count; c++) {
-                hi[c] = x[0][c] + sum[c] / (REAL)k;
+            for (int64_t c = 0; c < n; c++) {
+                hi[c] = x[c] + sum[c] / (REAL)k;
                 sum[c] = 0;
                 squares[c] = 0;
             }
             for (int64_t r = 0; r < k; r++) {
-                const REAL *restrict row = x[r];
+                const REAL *row = x + r * n;
 #pragma GCC ivdep
-                for (int64_t c = 0; c < c_count; c++) {
+                for (int64_t c = 0; c < n; c++) {
                     REAL d = row[c] - hi[c];
                     sum[c] += d;
                     squares[c] += d * d;
                 }
             }
-            for (int64_t c = 0; c < c_count; c++) {
+            for (int64_t c = 0; c < n; c++) {
                 double lo = (double)sum[c] / (double)k, m2 = (double)squares[c] - (double)sum[c] * lo;
                 moments_join(&m[c], (double)k, (double)hi[c] + lo, m2 < 0 ? 0 : m2);
             }
@@ -333,20 +332,25 @@ static void F(columns_apply)(void *arg, int64_t begin, int64_t end, int worker)
 {
     const batch_norm *s = arg;
     int64_t n = s->channels;
-    REAL *xb = (REAL *)(void *)(s->scratch + worker * s->scratch_each), *yb = xb + n;
-    REAL *restrict hi = yb + n, *restrict lo = hi + n, *restrict scale = lo + n, *restrict shift = scale + n;
+    REAL *xb = (REAL *)(void *)(s->scratch + worker * s->scratch_each), *yb = xb + s->block * n;
+    REAL *hi = yb + 2 * s->block * n, *lo = hi + n, *scale = lo + n, *shift = scale + n;
     for (int64_t c = 0; c < n; c++) {
         hi[c] = (REAL)s->mean[c];
         lo[c] = (REAL)(s->mean[c] - (double)hi[c]);
         scale[c] = (REAL)s->scale[c];
         shift[c] = (REAL)s->shift[c];
     }
-    for (int64_t r = begin; r < end; r++) {
-        const REAL *x = F(rows_load)(&s->x, r, xb);
-        REAL *y = F(rows_room)(&s->y, r, 0, n, yb);
+    for (int64_t at = begin, k; at < end; at += k) {
+        k = end - at < s->block ? end - at : s->block;
+        const REAL *x = F(rows_block)(&s->x, at, k, xb);
+        REAL *y = F(rows_block_room)(&s->y, at, yb);
+        for (int64_t r = 0; r < k; r++) {
+            const REAL *xr = x + r * n;
+            REAL *yr = y + r * n;
 #pragma GCC ivdep
-        for (int64_t c = 0; c < n; c++) y[c] = (x[c] - hi[c] - lo[c]) * scale[c] + shift[c];
-        F(rows_store)(&s->y, r, 0, n, y);
+            for (int64_t c = 0; c < n; c++) yr[c] = (xr[c] - hi[c] - lo[c]) * scale[c] + shift[c];
+        }
+        F(rows_block_store)(&s->y, at, k, y);
     }
 }
 
@@ -355,22 +359,23 @@ static void F(columns_sums)(void *arg, int64_t begin, int64_t end, int worker)
 {
     const batch_norm *s = arg;
     int64_t n = s->channels;
-    REAL *xb = (REAL *)(void *)(s->scratch + worker * s->scratch_each), *gb = xb + n;
-    REAL *restrict hi = gb + n, *restrict sd = hi + n, *restrict sg = sd + n, *restrict sgd = sg + n;
+    REAL *xb = (REAL *)(void *)(s->scratch + worker * s->scratch_each), *gb = xb + s->block * n;
+    REAL *hi = gb + 2 * s->block * n, *sd = hi + n, *sg = sd + n, *sgd = sg + n;
     for (int64_t c = 0; c < n; c++) hi[c] = (REAL)s->mean[c];
     for (int64_t super = begin; super < end; super++) {
-        double *restrict out = s->sums + super * 3 * n;
+        double *out = s->sums + super * 3 * n;
         memset(out, 0, (size_t)(3 * n) * sizeof *out);
         int64_t last = (super + 1) * s->super;
         if (last > s->count) last = s->count;
         for (int64_t at = super * s->super; at < last; at += s->block) {
             int64_t k = last - at < s->block ? last - at : s->block;
+            const REAL *x = F(rows_block)(&s->x, at, k, xb), *dy = F(rows_block)(&s->dy, at, k, gb);
             memset(sd, 0, (size_t)(3 * n) * sizeof *sd);
-            for (int64_t r = at; r < at + k; r++) {
-                const REAL *x = F(rows_load)(&s->x, r, xb), *dy = F(rows_load)(&s->dy, r, gb);
+            for (int64_t r = 0; r < k; r++) {
+                const REAL *xr = x + r * n, *gr = dy + r * n;
 #pragma GCC ivdep
                 for (int64_t c = 0; c < n; c++) {
-                    REAL d = x[c] - hi[c], g = dy[c];
+                    REAL d = xr[c] - hi[c], g = gr[c];
                     sd[c] += d;
                     sg[c] += g;
                     sgd[c] += g * d;
@@ -385,9 +390,8 @@ static void F(columns_back)(void *arg, int64_t begin, int64_t end, int worker)
 {
     const batch_norm *s = arg;
     int64_t n = s->channels;
-    REAL *xb = (REAL *)(void *)(s->scratch + worker * s->scratch_each), *gb = xb + n, *db = gb + n;
-    REAL *restrict hi = db + n, *restrict lo = hi + n, *restrict c1 = lo + n, *restrict c2 = c1 + n;
-    REAL *restrict scale = c2 + n;
+    REAL *xb = (REAL *)(void *)(s->scratch + worker * s->scratch_each), *gb = xb + s->block * n;
+    REAL *db = gb + s->block * n, *hi = db + s->block * n, *lo = hi + n, *c1 = lo + n, *c2 = c1 + n, *scale = c2 + n;
     for (int64_t c = 0; c < n; c++) {
         hi[c] = (REAL)s->mean[c];
         lo[c] = (REAL)s->lo[c];
@@ -395,18 +399,23 @@ static void F(columns_back)(void *arg, int64_t begin, int64_t end, int worker)
         c2[c] = (REAL)s->c2[c];
         scale[c] = (REAL)s->scale[c];
     }
-    for (int64_t r = begin; r < end; r++) {
-        const REAL *dy = F(rows_load)(&s->dy, r, gb);
-        REAL *dx = F(rows_room)(&s->y, r, 0, n, db);
-        if (s->training) {
-            const REAL *x = F(rows_load)(&s->x, r, xb);
+    for (int64_t at = begin, k; at < end; at += k) {
+        k = end - at < s->block ? end - at : s->block;
+        const REAL *dy = F(rows_block)(&s->dy, at, k, gb), *x = s->training ? F(rows_block)(&s->x, at, k, xb) : NULL;
+        REAL *dx = F(rows_block_room)(&s->y, at, db);
+        for (int64_t r = 0; r < k; r++) {
+            const REAL *gr = dy + r * n;
+            REAL *dr = dx + r * n;
+            if (x) {
+                const REAL *xr = x + r * n;
 #pragma GCC ivdep
-            for (int64_t c = 0; c < n; c++) dx[c] = (dy[c] - c1[c] - (x[c] - hi[c] - lo[c]) * c2[c]) * scale[c];
-        } else {
+                for (int64_t c = 0; c < n; c++) dr[c] = (gr[c] - c1[c] - (xr[c] - hi[c] - lo[c]) * c2[c]) * scale[c];
+            } else {
 #pragma GCC ivdep
-            for (int64_t c = 0; c < n; c++) dx[c] = dy[c] * scale[c];
+                for (int64_t c = 0; c < n; c++) dr[c] = gr[c] * scale[c];
+            }
         }
-        F(rows_store)(&s->y, r, 0, n, dx);
+        F(rows_block_store)(&s->y, at, k, dx);
     }
 }
 

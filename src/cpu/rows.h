@@ -81,6 +81,12 @@ static LKSI_UNUSED int lksi_rowset_dense(const lksi_rowset *r)
     return r->inner == 0 || (r->inner == 1 && r->istride[0] == 1);
 }
 
+/* 1 if the rows follow each other without gaps. */
+static LKSI_UNUSED int lksi_rowset_packed(const lksi_rowset *r)
+{
+    return lksi_rowset_dense(r) && (r->outer == 0 || (r->outer == 1 && r->ostride[0] == r->n));
+}
+
 /* How many rows from `row` on lie side by side (element i of each at consecutive addresses), at most `most`; 1 if a row
  * is dense itself or they do not. Such rows are moved together, so that each cache line is used whole. */
 static LKSI_UNUSED int64_t lksi_rowset_beside(const lksi_rowset *r, int64_t row, int64_t most)

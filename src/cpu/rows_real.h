@@ -162,6 +162,33 @@ static LKSI_UNUSED void F(rows_store)(const lksi_rowset *r, int64_t row, int64_t
     if (F(rows_direct)(r, row, first, n) != from) F(rows_move)(r, row, first, n, from, 1);
 }
 
+/* count rows one after the other, [count, n]: in place, or copied to buffer; the same for results. */
+static LKSI_UNUSED const REAL *F(rows_block)(const lksi_rowset *r, int64_t row, int64_t count, REAL *buffer)
+{
+    if (lksi_rowset_packed(r)) {
+        char *p = r->data + row * r->n * r->size;
+        if (r->dtype == REAL_DTYPE) return (const REAL *)(void *)p;
+        F(load_run)(r->dtype, p, 1, buffer, count * r->n);
+        return buffer;
+    }
+    for (int64_t i = 0; i < count; i++) F(rows_move)(r, row + i, 0, r->n, buffer + i * r->n, 0);
+    return buffer;
+}
+static LKSI_UNUSED REAL *F(rows_block_room)(const lksi_rowset *r, int64_t row, REAL *buffer)
+{
+    int direct = lksi_rowset_packed(r) && r->dtype == REAL_DTYPE;
+    return direct ? (REAL *)(void *)(r->data + row * r->n * r->size) : buffer;
+}
+static LKSI_UNUSED void F(rows_block_store)(const lksi_rowset *r, int64_t row, int64_t count, REAL *from)
+{
+    if (lksi_rowset_packed(r)) {
+        char *p = r->data + row * r->n * r->size;
+        if ((char *)from != p) F(store_run)(r->dtype, p, 1, from, count * r->n);
+        return;
+    }
+    for (int64_t i = 0; i < count; i++) F(rows_move)(r, row + i, 0, r->n, from + i * r->n, 1);
+}
+
 /* count rows that lie beside each other (lksi_rowset_beside), to and from buffer [count, n]. */
 static LKSI_UNUSED void F(rows_load_beside)(const lksi_rowset *r, int64_t row, int64_t count, REAL *buffer)
 {

@@ -87,7 +87,7 @@ lks_status lksi_infer_layer_norm(lksi_args *a)
     return LKS_OK;
 }
 
-/* dweight and dbias have weight's shape and dtype; without weight both are [0]. */
+/* dweight and dbias have weight's shape and dtype. Without weight, dweight is [0] and dbias that of the statistics. */
 lks_status lksi_infer_layer_norm_backward(lksi_args *a)
 {
     const lksi_view *dy = &a->in[0], *x = &a->in[1], *weight = &a->in[2];
@@ -102,10 +102,17 @@ lks_status lksi_infer_layer_norm_backward(lksi_args *a)
             return lksi_why(a, LKS_ERR_SHAPE, "statistics %s do not fit x %s", lksi_shape_text(&a->in[i], s, sizeof s),
                             lksi_shape_text(x, t, sizeof t));
     like(&a->out[0], x, 0);
-    for (int i = 1; i < 3; i++) {
-        if (weight->ndim < 0) vector(&a->out[i], wide(x), 0);
-        else like(&a->out[i], weight, 0);
+    if (weight->ndim >= 0) {
+        like(&a->out[1], weight, 0);
+        like(&a->out[2], weight, 0);
+        return LKS_OK;
     }
+    lksi_view *db = &a->out[2];
+    vector(&a->out[1], wide(x), 0);
+    db->dtype = wide(x);
+    db->ndim = a->attr.norm.ndims;
+    for (int d = 0; d < db->ndim; d++) db->shape[d] = x->shape[x->ndim - db->ndim + d];
+    lksi_contiguous_strides(db);
     return LKS_OK;
 }
 
@@ -149,7 +156,7 @@ lks_status lksi_infer_batch_norm(lksi_args *a)
     return LKS_OK;
 }
 
-/* dweight and dbias have weight's dtype; without weight both are [0]. */
+/* dweight and dbias have weight's dtype. Without weight, dweight is [0] and dbias has that of the statistics. */
 lks_status lksi_infer_batch_norm_backward(lksi_args *a)
 {
     static const char *const name[] = {"weight", "mean", "rstd"};
@@ -161,7 +168,8 @@ lks_status lksi_infer_batch_norm_backward(lksi_args *a)
         return lksi_why(a, LKS_ERR_SHAPE, "dy %s does not fit x %s", lksi_shape_text(dy, s, sizeof s),
                         lksi_shape_text(x, t, sizeof t));
     like(&a->out[0], x, 1);
-    for (int i = 1; i < 3; i++)
-        vector(&a->out[i], weight->ndim < 0 ? wide(x) : weight->dtype, weight->ndim < 0 ? 0 : x->shape[1]);
+    lks_dtype dtype = weight->ndim < 0 ? wide(x) : weight->dtype;
+    vector(&a->out[1], dtype, weight->ndim < 0 ? 0 : x->shape[1]);
+    vector(&a->out[2], dtype, x->shape[1]);
     return LKS_OK;
 }
