@@ -51,15 +51,8 @@ static lks_status no_memory(const lksi_args *a)
     return lksi_kernel_why(a, LKS_ERR_MEMORY, "no memory for the work space of a convolution");
 }
 
-static void transpose_f32(float *to, int64_t width, const float *x, int64_t ld, int64_t rows, int64_t k)
-{
-    LKSI_LOCAL(transpose_f32)(to, width, x, ld, rows, k);
-}
-
-static void transpose_f64(double *to, int64_t width, const double *x, int64_t ld, int64_t rows, int64_t k)
-{
-    LKSI_LOCAL(transpose_f64)(to, width, x, ld, rows, k);
-}
+#define transpose_f32 LKSI_LOCAL(transpose_f32)
+#define transpose_f64 LKSI_LOCAL(transpose_f64)
 
 #define REAL float
 #define REAL_DTYPE LKS_F32

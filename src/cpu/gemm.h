@@ -8,6 +8,18 @@
 
 #include "cpu/cpu.h"
 
+/* A tile of the register kernel: rows, bytes across. */
+#if defined __AVX512F__
+#define LKSI_TILE_ROWS 12
+#define LKSI_TILE_BYTES 128
+#elif defined __AVX__
+#define LKSI_TILE_ROWS 6
+#define LKSI_TILE_BYTES 64
+#else
+#define LKSI_TILE_ROWS 4
+#define LKSI_TILE_BYTES 32
+#endif
+
 #define LKSI_GEMM_BATCH_DIMS LKS_MAX_DIMS
 
 /* C[i,j] = sum_p A[i,p] B[p,j] (+ C[i,j] if add) + bias[j], over a batch. Strides in elements, any value (0 too, not for
@@ -38,6 +50,13 @@ void LKSI_LOCAL(gemm_serial)(const lksi_gemm *g, void *memory);
  * aligned. Uses scratch slot 0 of each worker. */
 int64_t LKSI_LOCAL(gemm_packed_bytes)(const lksi_gemm *g);
 lks_status LKSI_LOCAL(gemm_pack)(lksi_cpu *cpu, const lksi_args *a, const lksi_gemm *g, void *to);
+/* The bare kernel, for those who pack themselves: C [m, n] (+)= A [m, k] B, tile by tile, so A must be readable and C
+ * writable up to whole tiles. A's element (i, p) is a[i rs + p ps], one of which is 1; B is panels [k, columns of a tile],
+ * `panel` elements apart, 64-byte aligned. */
+void LKSI_LOCAL(tiles_f32)(int64_t m, int64_t n, int64_t k, const float *a, int64_t rs, int64_t ps, const float *b,
+                           int64_t panel, float *c, int64_t ldc, int add);
+void LKSI_LOCAL(tiles_f64)(int64_t m, int64_t n, int64_t k, const double *a, int64_t rs, int64_t ps, const double *b,
+                           int64_t panel, double *c, int64_t ldc, int add);
 /* to[p width + i] = x[i ld + p] for i < rows, p < k. */
 void LKSI_LOCAL(transpose_f32)(float *to, int64_t width, const float *x, int64_t ld, int64_t rows, int64_t k);
 void LKSI_LOCAL(transpose_f64)(double *to, int64_t width, const double *x, int64_t ld, int64_t rows, int64_t k);

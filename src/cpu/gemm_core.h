@@ -69,6 +69,17 @@ static __attribute__((noinline)) void NAME(tile_columns)(int64_t k, const REAL *
     NAME(tile)(k, a, 1, ps, b, c, ldc, add);
 }
 
+static void NAME(tiles)(int64_t m, int64_t n, int64_t k, const REAL *a, int64_t rs, int64_t ps, const REAL *b,
+                        int64_t panel, REAL *c, int64_t ldc, int add)
+{
+    for (int64_t j = 0; j < n; j += NR, b += panel)
+        for (int64_t i = 0; i < m; i += MR)
+            if (ps == 1)
+                NAME(tile_rows)(k, a + i * rs, rs, b, c + i * ldc + j, ldc, add);
+            else
+                NAME(tile_columns)(k, a + i, ps, b, c + i * ldc + j, ldc, add);
+}
+
 /* to: panels [n / NR][kc, NR] of B[p0.., j0..], the last one padded with zeros. stage: NR * kc. */
 static void NAME(pack_b)(REAL *restrict to, const lksi_gemm *g, int64_t p0, int64_t kc, int64_t j0, int64_t n,
                          REAL *restrict stage)

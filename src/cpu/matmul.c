@@ -10,13 +10,7 @@
 #include <immintrin.h>
 #endif
 
-#if defined __AVX512F__
-#define VECTOR_BYTES 64
-#elif defined __AVX__
-#define VECTOR_BYTES 32
-#else
-#define VECTOR_BYTES 16
-#endif
+#define VECTOR_BYTES (LKSI_TILE_BYTES / 2)
 typedef float vec_f32 __attribute__((vector_size(VECTOR_BYTES)));
 typedef double vec_f64 __attribute__((vector_size(VECTOR_BYTES)));
 
@@ -81,18 +75,10 @@ static void transpose_f64(double *restrict to, int64_t width, const double *rest
         for (int64_t p = 0; p < k; p++) to[p * width + i] = x[i * ld + p];
 }
 
-#if defined __AVX512F__
-#define TILE_ROWS 12
-#elif defined __AVX__
-#define TILE_ROWS 6
-#else
-#define TILE_ROWS 4
-#endif
-
 #define REAL float
 #define REAL_DTYPE LKS_F32
 #define SUFFIX f32
-#define MR TILE_ROWS
+#define MR LKSI_TILE_ROWS
 #define NV 2
 #define KC 384
 #include "cpu/gemm_core.h"
@@ -100,7 +86,7 @@ static void transpose_f64(double *restrict to, int64_t width, const double *rest
 #define REAL double
 #define REAL_DTYPE LKS_F64
 #define SUFFIX f64
-#define MR TILE_ROWS
+#define MR LKSI_TILE_ROWS
 #define NV 2
 #define KC 256
 #include "cpu/gemm_core.h"
@@ -159,6 +145,18 @@ lks_status LKSI_LOCAL(gemm_pack)(lksi_cpu *cpu, const lksi_args *a, const lksi_g
     int64_t panels = (g->n + panel_width(g) - 1) / panel_width(g), grain = 1 + 65536 / (panel_width(g) * (g->k + 1));
     lksi_parallel(cpu, panels, grain, pack_part, &s);
     return LKS_OK;
+}
+
+void LKSI_LOCAL(tiles_f32)(int64_t m, int64_t n, int64_t k, const float *a, int64_t rs, int64_t ps, const float *b,
+                           int64_t panel, float *c, int64_t ldc, int add)
+{
+    tiles_f32(m, n, k, a, rs, ps, b, panel, c, ldc, add);
+}
+
+void LKSI_LOCAL(tiles_f64)(int64_t m, int64_t n, int64_t k, const double *a, int64_t rs, int64_t ps, const double *b,
+                           int64_t panel, double *c, int64_t ldc, int add)
+{
+    tiles_f64(m, n, k, a, rs, ps, b, panel, c, ldc, add);
 }
 
 void LKSI_LOCAL(transpose_f32)(float *to, int64_t width, const float *x, int64_t ld, int64_t rows, int64_t k)
@@ -290,13 +288,13 @@ lks_status LKSI_LOCAL(gemm)(lksi_cpu *cpu, const lksi_args *a, const lksi_gemm *
         for (int64_t r = 1; r <= want; r++) {
             if (want % r) continue;
             int64_t c = want / r, rows = (g.m + r - 1) / r, columns = (g.n + c - 1) / c;
-            double cost = (double)(rows + TILE_ROWS) * (double)(columns + 16) + 8.0 * (double)(rows + columns);
+            double cost = (double)(rows + LKSI_TILE_ROWS) * (double)(columns + 16) + 8.0 * (double)(rows + columns);
             if (least == 0 || cost < least) least = cost, row_pieces = r, column_pieces = c;
         }
     }
     int64_t step = VECTOR_BYTES / 4 * 2;
     shared_product s = {.cpu = cpu, .g = &g, .row_pieces = row_pieces, .column_pieces = column_pieces};
-    s.rows = ((g.m + row_pieces - 1) / row_pieces + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS;
+    s.rows = ((g.m + row_pieces - 1) / row_pieces + LKSI_TILE_ROWS - 1) / LKSI_TILE_ROWS * LKSI_TILE_ROWS;
     s.columns = ((g.n + column_pieces - 1) / column_pieces + step - 1) / step * step;
     lksi_gemm piece = g;
     piece.m = g.m < s.rows ? g.m : s.rows;
