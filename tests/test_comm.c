@@ -128,7 +128,7 @@ static void tensors(lks_context *ctx)
             double v = 0;
             good = lks_broadcast(t, root) == LKS_OK && lks_item(end, &v) == LKS_OK && v == 7 + root;
         }
-    ok(good, "broadcast from every root in three sizes");
+    if (!ok(good, "broadcast from every root in three sizes")) diag("%s", lks_error(ctx));
     int64_t bytes = 3000000;
     char *data = malloc((size_t)bytes);
     memset(data, me == n - 1 ? 5 : 0, (size_t)bytes);

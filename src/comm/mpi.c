@@ -99,9 +99,9 @@ static lks_status post(mpi_transport *t, const char *what, int kind, int op, lks
     if (!s) return lksi_engine_break(c, LKS_ERR_MEMORY, 1, what, "cannot stage %lld bytes", (long long)bytes);
     char *own = gather ? s->p + joined : s->p;
     int sends = kind != LKSI_DO_BROADCAST || c->rank == root;
-    lks_status st = LKS_OK;
+    /* Also before an upload: what the compute stream was given earlier may still write there. */
+    lks_status st = after_compute(d, s->event);
     if (sends) {
-        st = after_compute(d, s->event);
         if (st == LKS_OK) st = d->be->download(d->self, LKSI_STREAM_COMM, own, gather ? device_in : device, bytes);
         if (st == LKS_OK) st = d->be->event_record(d->self, s->event, LKSI_STREAM_COMM);
     }
