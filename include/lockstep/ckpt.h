@@ -44,6 +44,11 @@ LKS_API lks_status lks_checkpoint_peek(lks_checkpoint *c, const char *path);
 /* Checks structure and every checksum. LKS_ERR_CORRUPT, _NOT_FOUND, ... with what is wrong. Collective. */
 LKS_API lks_status lks_checkpoint_verify(lks_context *ctx, const char *path);
 
+/* Compares what two checkpoints hold, by their checksums: `line` gets a text for each dataset that differs or is in one only
+ * ("/model/w: differs"). Returns their number, or a negative status. Collective. */
+typedef void (*lks_line_fn)(void *user, const char *line);
+LKS_API int64_t lks_checkpoint_compare(lks_context *ctx, const char *a, const char *b, lks_line_fn line, void *user);
+
 /* In folder `dir`: saves as step-NNNNNNNN.h5 and keeps the newest `keep` (>= 1). Collective. */
 LKS_API lks_status lks_checkpoint_save_step(lks_checkpoint *c, const char *dir, int64_t step, int keep);
 /* Newest valid checkpoint in dir: its path in `path` (bytes long), its step; each bad one is named in a warning to the

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * info.c - lockstep info: what a bug report needs; with --ops the table of ops.
+ */
+#include "tools/tools.h"
+
+#include <stdlib.h>
+#include <sys/utsname.h>
+
+static void print_ops(void)
+{
+    static const char *const policy[] = {"-", "lower", "fp32", "promote", "error"};
+    printf("%-24s %-8s %-8s %-5s %s\n", "op", "cpu", "cuda", "grad", "inputs; attributes -> outputs");
+    for (int i = 0; i < lks_op_count(); i++)
+        printf("%-24s %-8s %-8s %-5s %s\n", lks_op_name(i), policy[lks_autocast_policy(lks_op_name(i), LKS_TABLE_CPU)],
+               policy[lks_autocast_policy(lks_op_name(i), LKS_TABLE_CUDA)], lks_op_differentiable(i) ? "yes" : "-", lks_op_schema(i));
+}
+
+int cmd_info(int argc, const char **argv)
+{
+    static options o;
+    static job j;
+    int code = options_parse(&o, INFO, "lockstep info [--ops]", argc, argv, 2);
+    if (code) return code;
+    if (o.operands) return usage_error("unexpected word \"%s\"", o.operand[0]);
+    if (o.v[OPT_ops].whole) {
+        if (speaks()) print_ops();
+        return 0;
+    }
+    if ((code = job_open(&j, &o))) return code;
+    if (lks_rank(j.ctx) == 0) {
+        struct utsname u;
+        for (int i = 0; i < lks_build_count(); i++) printf("%-14s %s\n", lks_build_name(i), lks_build_value(i));
+        char library[MPI_MAX_LIBRARY_VERSION_STRING];
+        int n;
+        MPI_Get_library_version(library, &n);
+        printf("%-14s %.60s\n", "MPI at run", library);
+        if (!uname(&u)) printf("%-14s %s %s %s\n", "system", u.sysname, u.release, u.machine);
+        printf("%-14s %s\n", "device cpu", lks_device_description(j.ctx));
+        printf("%-14s %s\n", "device cuda", "not in this build");
+        printf("%-14s %d, on this node %d\n", "ranks", lks_size(j.ctx), lks_local_size(j.ctx));
+    }
+    job_close(&j);
+    return 0;
+}

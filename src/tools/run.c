@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * run.c - the folder of a run as rank 0 writes it: run.json, metrics.jsonl, the progress line.
+ */
+#include "tools/tools.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static struct {
+    FILE *metrics;
+    int terminal, live; /* live: a progress line is on the screen */
+} run;
+
+int run_used(const char *dir)
+{
+    char path[4096];
+    struct stat st;
+    snprintf(path, sizeof path, "%s/metrics.jsonl", dir);
+    if (!stat(path, &st)) return 1;
+    snprintf(path, sizeof path, "%s/checkpoints", dir);
+    return !stat(path, &st);
+}
+
+static int make_dirs(const char *path)
+{
+    char p[4096];
+    if (snprintf(p, sizeof p, "%s", path) >= (int)sizeof p) return ENAMETOOLONG;
+    for (char *c = p + 1;; c++)
+        if (*c == '/' || !*c) {
+            char was = *c;
+            *c = 0;
+            if (mkdir(p, 0777) && errno != EEXIST) return errno;
+            if (!(*c = was)) break;
+        }
+    struct stat st;
+    if (stat(path, &st)) return errno;
+    return S_ISDIR(st.st_mode) ? 0 : ENOTDIR;
+}
+
+static int write_settings(job *j, const char *dir)
+{
+    char path[4096], text[8192];
+    json_t *root = json_object(), *set = json_object(), *built = json_object();
+    for (int i = 0; i < OPT_COUNT; i++)
+        if (option_applies(i, j->lm ? LM : CLASSIFY)) {
+            const option_value *v = &j->o->v[i];
+            if (i == OPT_data) {
+                json_t *list = json_array();
+                for (int k = 0; k < v->count; k++) json_array_append_new(list, json_string(v->list[k]));
+                json_object_set_new(set, option_name(i), list);
+            } else {
+                json_object_set_new(set, option_name(i), json_string(option_text(j->o, i, text, sizeof text)));
+            }
+        }
+    for (int i = 0; i < lks_build_count(); i++)
+        json_object_set_new(built, lks_build_name(i), json_string(lks_build_value(i)));
+    json_object_set_new(root, "task", json_string(j->lm ? "lm" : "classify"));
+    json_object_set_new(root, "ranks", json_integer(lks_size(j->ctx)));
+    json_object_set_new(root, "device", json_string(lks_device_description(j->ctx)));
+    json_object_set_new(root, "parameters", json_integer(lks_params_numel(j->ps)));
+    json_object_set_new(root, "options", set);
+    json_object_set_new(root, "build", built);
+    snprintf(path, sizeof path, "%s/run.json", dir);
+    int rc = json_dump_file(root, path, JSON_INDENT(2));
+    json_decref(root);
+    return rc ? errno ? errno : EIO : 0;
+}
+
+/* Keeps the lines of steps up to `step`: what came after belongs to a future that was lost. */
+static int cut_metrics(const char *path, int64_t step)
+{
+    char temporary[4200];
+    FILE *in = fopen(path, "r");
+    if (!in) return errno == ENOENT ? 0 : errno;
+    snprintf(temporary, sizeof temporary, "%s.tmp", path);
+    FILE *out = fopen(temporary, "w");
+    int error = out ? 0 : errno;
+    char *line = NULL;
+    size_t room = 0;
+    while (out && getline(&line, &room, in) > 0) {
+        json_t *o = json_loads(line, 0, NULL);
+        json_t *s = json_object_get(o, "step");
+        if (json_is_integer(s) && json_integer_value(s) <= step && fputs(line, out) < 0) error = errno;
+        json_decref(o);
+    }
+    free(line);
+    fclose(in);
+    if (out && (fflush(out) || fsync(fileno(out)) || fclose(out))) error = errno;
+    if (!error && rename(temporary, path)) error = errno;
+    return error;
+}
+
+int run_open(job *j, const char *dir, int fresh, int64_t from_step)
+{
+    char path[4096];
+    int error = make_dirs(dir);
+    snprintf(path, sizeof path, "%s/checkpoints", dir);
+    if (!error) error = make_dirs(path);
+    snprintf(path, sizeof path, "%s/metrics.jsonl", dir);
+    if (!error && !fresh) error = cut_metrics(path, from_step);
+    if (!error) error = write_settings(j, dir);
+    if (!error && !(run.metrics = fopen(path, fresh ? "w" : "a"))) error = errno;
+    run.terminal = isatty(STDOUT_FILENO);
+    if (error) fprintf(stderr, "lockstep: --out %s: %s\n", dir, strerror(error));
+    return error ? EXIT_FAILED : 0;
+}
+
+static json_t *number(double v)
+{
+    return v - v == 0 ? json_real(v) : json_null();
+}
+
+int run_log(const metrics *m)
+{
+    json_t *o = json_object();
+    json_object_set_new(o, "step", json_integer(m->step));
+    json_object_set_new(o, "loss", number(m->loss));
+    if (m->has_valid) json_object_set_new(o, "valid_loss", number(m->valid_loss));
+    if (m->has_valid && m->has_accuracy) json_object_set_new(o, "valid_accuracy", number(m->valid_accuracy));
+    json_object_set_new(o, "lr", number(m->lr));
+    json_object_set_new(o, "scale", number(m->scale));
+    json_object_set_new(o, "skipped", json_integer(m->skipped));
+    json_object_set_new(o, "grad_norm", number(m->grad_norm));
+    json_object_set_new(o, "samples_per_s", number(m->samples_per_s));
+    if (m->has_tokens) json_object_set_new(o, "tokens_per_s", number(m->tokens_per_s));
+    json_object_set_new(o, "seconds", number(m->seconds));
+    char *text = json_dumps(o, JSON_COMPACT | JSON_REAL_PRECISION(9) | JSON_PRESERVE_ORDER);
+    int bad = !text || fprintf(run.metrics, "%s\n", text) < 0 || fflush(run.metrics);
+    free(text);
+    json_decref(o);
+    if (bad) fprintf(stderr, "lockstep: metrics.jsonl: %s\n", strerror(errno));
+    return bad ? EXIT_FAILED : 0;
+}
+
+void run_progress(const metrics *m, int64_t total, double left, int validated)
+{
+    char line[256];
+    int n = snprintf(line, sizeof line, "step %lld/%lld  loss %.4f", (long long)m->step, (long long)total, m->loss);
+    if (validated) n += snprintf(line + n, sizeof line - (size_t)n, "  valid %.4f", m->valid_loss);
+    if (validated && m->has_accuracy) n += snprintf(line + n, sizeof line - (size_t)n, " (%.2f %%)", 100 * m->valid_accuracy);
+    if (m->has_tokens) n += snprintf(line + n, sizeof line - (size_t)n, "  %.0f tokens/s", m->tokens_per_s);
+    else n += snprintf(line + n, sizeof line - (size_t)n, "  %.0f samples/s", m->samples_per_s);
+    if (m->scale != 1) n += snprintf(line + n, sizeof line - (size_t)n, "  scale %g", m->scale);
+    if (m->skipped) n += snprintf(line + n, sizeof line - (size_t)n, "  skipped %lld", (long long)m->skipped);
+    snprintf(line + n, sizeof line - (size_t)n, "  %d:%02d left", (int)(left / 60), (int)left % 60);
+    if (run.terminal) {
+        struct winsize w;
+        int width = ioctl(STDOUT_FILENO, TIOCGWINSZ, &w) || w.ws_col < 2 ? 79 : w.ws_col - 1;
+        printf("\r%.*s\033[K", width, line);
+        run.live = 1;
+        if (validated) {
+            printf("\n");
+            run.live = 0;
+        }
+    } else {
+        printf("%s\n", line);
+    }
+    fflush(stdout);
+}
+
+void run_close(void)
+{
+    if (run.live) printf("\n");
+    if (run.metrics) fclose(run.metrics);
+    run.metrics = NULL;
+    run.live = 0;
+}

@@ -1,0 +1,399 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * train.c - lockstep train lm|classify: the training loop. What the host wants to know of step k it asks for at step k + 2,
+ * so that no step waits for its own result; before a checkpoint, a validation and the end the rest is fetched.
+ */
+#include "tools/tools.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define LAG 2
+#define PENDING 8
+
+/* A step whose outcome is not known yet. */
+typedef struct pending {
+    int64_t step, attempt, samples;
+    int64_t ticket[64]; /* loss sums of its micro-batches here; 0: none */
+    int tickets;
+    double weight, begun, ended;
+    int wanted, valid; /* to be logged; valid_loss known */
+    double valid_loss, valid_accuracy;
+} pending;
+
+typedef struct training {
+    job j;
+    int64_t step, position, attempts0, steps, batch, accumulate, eval_every, log_every, checkpoint_every;
+    pending queue[PENDING];
+    int64_t head, tail; /* queue[head % PENDING] is the oldest */
+    double started, window_begun;
+    int64_t window_samples;
+    char dir[3000], checkpoints[3072];
+    int stop, failed;
+    double last_valid, last_accuracy;
+} training;
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* --- options: what "" stands for --- */
+
+static int settle(options *o, int lm)
+{
+    char text[64];
+    struct { int id; const char *text; } preset[] = {
+        {OPT_valid_fraction, lm ? "0.1" : "0.2"}, {OPT_batch, lm ? "16" : "64"},
+        {OPT_layers, lm ? "4" : "2"}, {OPT_dim, lm ? "128" : !strcmp(opt_text(o, model) ? opt_text(o, model) : "", "mlp") ? "256" : "32"},
+        {OPT_lr, !strcmp(opt_text(o, optimizer), "sgd") ? "0.1" : "0.001"},
+        {OPT_weight_decay, !strcmp(opt_text(o, optimizer), "adamw") ? "0.01" : "0"},
+    };
+    for (size_t i = 0; i < sizeof preset / sizeof *preset; i++)
+        if (!o->v[preset[i].id].from) options_set(o, preset[i].id, preset[i].text, 0);
+    if (opt_given(o, steps) && opt_given(o, epochs)) return usage_error("--steps and --epochs exclude each other");
+    if (opt_real(o, scaler_growth) <= 1) return usage_error("--scaler-growth is %g; it must be above 1", opt_real(o, scaler_growth));
+    if (opt_real(o, scaler_backoff) <= 0 || opt_real(o, scaler_backoff) >= 1)
+        return usage_error("--scaler-backoff is %g; it must be between 0 and 1", opt_real(o, scaler_backoff));
+    if (strcmp(opt_text(o, precision), "f16"))
+        for (int id = OPT_scaler_init; id <= OPT_scaler_backoff; id++)
+            if (o->v[id].from) return usage_error("--%s goes with --precision f16 only", option_name(id));
+    if (opt_given(o, momentum) && strcmp(opt_text(o, optimizer), "sgd")) return usage_error("--momentum goes with --optimizer sgd only");
+    if (opt_whole(o, accumulate) > opt_whole(o, batch))
+        return usage_error("--accumulate %lld is more than --batch %lld samples", (long long)opt_whole(o, accumulate),
+                           (long long)opt_whole(o, batch));
+    if (opt_whole(o, accumulate) > 64) return usage_error("--accumulate is %lld; at most 64", (long long)opt_whole(o, accumulate));
+    (void)text;
+    return 0;
+}
+
+static void settle_steps(training *t)
+{
+    options *o = t->j.o;
+    char text[32];
+    int64_t per_epoch = (lks_loader_train_count(t->j.loader) + t->batch - 1) / t->batch;
+    t->steps = opt_given(o, epochs) ? opt_whole(o, epochs) * per_epoch : opt_given(o, steps) ? opt_whole(o, steps) : 1000;
+    snprintf(text, sizeof text, "%lld", (long long)(t->steps / 20));
+    if (!opt_given(o, warmup)) options_set(o, OPT_warmup, text, 0);
+    t->eval_every = opt_given(o, eval_every) ? opt_whole(o, eval_every) : (t->steps + 9) / 10;
+    t->checkpoint_every = opt_given(o, checkpoint_every) ? opt_whole(o, checkpoint_every) : (t->steps + 4) / 5;
+    t->log_every = opt_whole(o, log_every);
+}
+
+/* --- optimizer, scaler --- */
+
+static int optimizer(training *t)
+{
+    job *j = &t->j;
+    options *o = j->o;
+    static const char *const schedules[] = {"constant", "linear", "cosine", "step"};
+    int kind = lks_optim_kind_from_name(opt_text(o, optimizer)), schedule = 0, n = 0, group = -1;
+    lks_status s = lks_optim_create(j->ps, kind, &j->opt);
+    int *flat = malloc((size_t)lks_params_count(j->ps) * sizeof *flat + 1);
+    if (!flat) return usage_error("out of memory");
+    for (int i = 0; i < lks_params_count(j->ps); i++)
+        if (!lks_params_is_buffer(j->ps, i) && lks_ndim(lks_params_tensor(j->ps, i)) < 2) flat[n++] = i;
+    if (s == LKS_OK && n && (group = lks_optim_add_group(j->opt, n, flat)) < 0) s = group;
+    free(flat);
+    for (int i = 0; i < 4; i++)
+        if (!strcmp(schedules[i], opt_text(o, schedule))) schedule = i;
+    if (s == LKS_OK) s = lks_optim_set_lr(j->opt, -1, opt_real(o, lr));
+    if (s == LKS_OK) s = lks_optim_set_weight_decay(j->opt, 0, opt_real(o, weight_decay));
+    if (s == LKS_OK && group > 0) s = lks_optim_set_weight_decay(j->opt, group, 0);
+    if (s == LKS_OK && kind == LKS_SGD) s = lks_optim_set_momentum(j->opt, -1, opt_real(o, momentum), 0, 0);
+    if (s == LKS_OK) s = lks_optim_set_clip_norm(j->opt, opt_real(o, clip));
+    if (s == LKS_OK)
+        s = lks_optim_set_schedule(j->opt, schedule, opt_whole(o, warmup), t->steps, schedule == LKS_SCHEDULE_COSINE ? 0.1 : 0,
+                                   0.5, t->steps / 4 + 1);
+    int f16 = !strcmp(opt_text(o, precision), "f16");
+    if (s == LKS_OK && f16) s = lks_scaler_create(j->ctx, 1, &j->scaler);
+    if (s == LKS_OK && f16) s = lks_scaler_set_scale(j->scaler, opt_real(o, scaler_init));
+    if (s == LKS_OK && f16) s = lks_scaler_set_growth_interval(j->scaler, opt_whole(o, scaler_interval));
+    if (s == LKS_OK && f16) s = lks_scaler_set_growth_factor(j->scaler, opt_real(o, scaler_growth));
+    if (s == LKS_OK && f16) s = lks_scaler_set_backoff_factor(j->scaler, opt_real(o, scaler_backoff));
+    j->cast = f16 ? LKS_F16 : !strcmp(opt_text(o, precision), "bf16") ? LKS_BF16 : LKS_DTYPE_NONE;
+    if (s == LKS_OK && opt_given(o, autocast_policy))
+        s = lks_autocast_set_table(j->ctx, !strcmp(opt_text(o, autocast_policy), "cuda") ? LKS_TABLE_CUDA : LKS_TABLE_CPU);
+    if (s == LKS_OK) s = lks_dp_create(j->ps, 0, &j->dp);
+    if (s == LKS_OK) s = lks_dp_set_nominal(j->dp, (double)t->batch * (double)(j->lm ? j->seq_len : 1));
+    return s == LKS_OK ? 0 : job_fail(j, "setting up the optimizer");
+}
+
+/* --- checkpoints --- */
+
+static int checkpoint_object(training *t)
+{
+    job *j = &t->j;
+    lks_status s = lks_checkpoint_create(j->ctx, &j->ckpt);
+    if (s == LKS_OK) s = lks_checkpoint_set_params(j->ckpt, j->ps);
+    if (s == LKS_OK) s = lks_checkpoint_set_optim(j->ckpt, j->opt);
+    if (s == LKS_OK && j->scaler) s = lks_checkpoint_set_scaler(j->ckpt, j->scaler, LKS_STATE_ADOPT);
+    return s == LKS_OK ? 0 : job_fail(j, "setting up checkpoints");
+}
+
+static int save(training *t)
+{
+    job *j = &t->j;
+    if (job_remember(j)) return EXIT_FAILED;
+    lks_status s = lks_checkpoint_set_i64(j->ckpt, "step", t->step);
+    if (s == LKS_OK) s = lks_checkpoint_set_i64(j->ckpt, "position", t->position);
+    if (s == LKS_OK) s = lks_checkpoint_set_i64(j->ckpt, "data", lks_loader_fingerprint(j->loader));
+    if (s == LKS_OK) s = lks_checkpoint_save_step(j->ckpt, t->checkpoints, t->step, (int)opt_whole(j->o, keep));
+    return s == LKS_OK ? 0 : job_fail(j, "saving a checkpoint");
+}
+
+/* Options of the checkpoint against ours: shapes must agree, other changes are printed. */
+static int compare_options(training *t)
+{
+    job *j = &t->j;
+    const char *was;
+    for (int i = 0; i < OPT_COUNT; i++) {
+        char key[64], is[256];
+        if (!option_applies(i, j->lm ? LM : CLASSIFY)) continue;
+        snprintf(key, sizeof key, "option.%s", option_name(i));
+        if (lks_checkpoint_get_text(j->ckpt, key, &was) != LKS_OK) {
+            lks_error_clear(j->ctx);
+            continue;
+        }
+        option_text(j->o, i, is, sizeof is);
+        if (!strcmp(was, is)) continue;
+        if (option_is_shape(i))
+            return usage_error("--%s is %s, but the checkpoint was made with %s: it must be the same on resume", option_name(i), is, was);
+        if (lks_rank(j->ctx) == 0) printf("resuming with --%s %s (was %s)\n", option_name(i), is, was[0] ? was : "default");
+    }
+    return 0;
+}
+
+static int resume(training *t, int *resumed)
+{
+    job *j = &t->j;
+    const char *how = opt_text(j->o, resume);
+    char path[4096];
+    int64_t step, data;
+    *resumed = 0;
+    if (!strcmp(how, "never")) return 0;
+    if (!strcmp(how, "auto")) {
+        if (!run_used(t->dir)) return 0;
+        lks_status s = lks_checkpoint_latest(j->ctx, t->checkpoints, path, sizeof path, &step);
+        if (s == LKS_ERR_NOT_FOUND) { /* stopped before the first one */
+            lks_error_clear(j->ctx);
+            return 0;
+        }
+        if (s != LKS_OK) return job_fail(j, "looking for a checkpoint");
+    } else {
+        snprintf(path, sizeof path, "%s", how);
+    }
+    if (lks_checkpoint_peek(j->ckpt, path) != LKS_OK) return job_fail(j, "resuming");
+    const char *task;
+    if (lks_checkpoint_get_text(j->ckpt, "task", &task) != LKS_OK || strcmp(task, j->lm ? "lm" : "classify"))
+        return usage_error("%s was not made by `train %s`", path, j->lm ? "lm" : "classify");
+    int code = compare_options(t);
+    if (code) return code;
+    if (lks_checkpoint_load(j->ckpt, path, NULL, NULL) != LKS_OK) return job_fail(j, "resuming");
+    if (lks_checkpoint_get_i64(j->ckpt, "step", &t->step) || lks_checkpoint_get_i64(j->ckpt, "position", &t->position) ||
+        lks_checkpoint_get_i64(j->ckpt, "data", &data))
+        return job_fail(j, "resuming");
+    if (data != lks_loader_fingerprint(j->loader) && lks_rank(j->ctx) == 0)
+        printf("resuming on other data than before: names, sizes or shapes differ\n");
+    if (lks_rank(j->ctx) == 0) printf("resumed from %s at step %lld\n", path, (long long)t->step);
+    *resumed = 1;
+    return 0;
+}
+
+/* --- outcomes --- */
+
+/* Fetches the oldest outstanding step. Collective when it is logged. */
+static int settle_oldest(training *t)
+{
+    job *j = &t->j;
+    pending *p = &t->queue[t->head++ % PENDING];
+    metrics m = {.step = p->step, .has_tokens = j->lm, .has_accuracy = !j->lm, .has_valid = p->valid,
+                 .valid_loss = p->valid_loss, .valid_accuracy = p->valid_accuracy};
+    int outcome;
+    lks_status s = lks_optim_report(j->opt, p->attempt, &outcome, &m.grad_norm, &m.scale, &m.lr, NULL, &m.skipped);
+    if (s == LKS_ERR_FLOOR && lks_rank(j->ctx) == 0) fprintf(stderr, "lockstep: %s\n", lks_error(j->ctx));
+    if (s == LKS_ERR_FLOOR) lks_error_clear(j->ctx);
+    else if (s != LKS_OK) return job_fail(j, "training");
+    double sum[2] = {0, p->weight};
+    for (int i = 0; i < p->tickets; i++) {
+        double v;
+        if (lks_item_take(j->ctx, p->ticket[i], &v) != LKS_OK) return job_fail(j, "training");
+        sum[0] += v;
+    }
+    if (!p->wanted) return 0;
+    if (lks_reduce_f64(j->ctx, sum, 2, LKS_SUM) != LKS_OK) return job_fail(j, "training");
+    m.loss = sum[1] > 0 ? sum[0] / sum[1] : NAN;
+    m.seconds = p->ended - t->started;
+    double span = p->ended - t->window_begun;
+    m.samples_per_s = span > 0 ? (double)p->samples / span : 0;
+    m.tokens_per_s = m.samples_per_s * (double)j->seq_len;
+    t->window_begun = p->ended;
+    if (lks_rank(j->ctx)) return 0;
+    double each = m.seconds / (double)(p->attempt - t->attempts0);
+    run_progress(&m, t->steps, each * (double)(t->steps - p->step), p->valid);
+    return run_log(&m);
+}
+
+static int settle_all(training *t)
+{
+    int code = 0;
+    while (t->head < t->tail && !code) code = settle_oldest(t);
+    return code;
+}
+
+/* --- one step --- */
+
+static lks_status one_step(training *t, pending *p)
+{
+    job *j = &t->j;
+    lks_context *ctx = j->ctx;
+    lks_status s = lks_scope_begin(ctx);
+    if (s != LKS_OK) return s;
+    lks_params_zero_grad(j->ps);
+    int64_t total = 0;
+    for (int64_t m = 0; m < t->accumulate; m++) {
+        lks_tensor *in = LKS_NONE, *target = LKS_NONE, *loss = LKS_NONE;
+        int64_t rows = 0, all = 0;
+        lks_status here = lks_loader_train(j->loader, t->position, t->batch, (int)m, (int)t->accumulate, &in, &target, &rows, &all);
+        if (here == LKS_OK) total = all;
+        double weight = (double)rows * (double)(j->lm ? j->seq_len : 1);
+        if (here == LKS_OK && rows) {
+            loss = job_loss(j, in, target, NULL);
+            if (loss) p->ticket[p->tickets] = lks_item_later(loss);
+            if (!loss || p->ticket[p->tickets] < 0) here = lks_error_code(ctx);
+            else p->tickets++;
+            p->weight += weight;
+        }
+        if (here != LKS_OK) t->failed = 1;
+        /* Also after a failure: the others wait for this rank's part of the reductions. */
+        lks_status b = lks_dp_backward(j->dp, j->scaler, loss, t->failed ? 0 : weight, LKS_NONE, m == t->accumulate - 1);
+        if (b != LKS_OK) t->failed = 1;
+    }
+    s = lks_optim_step(j->opt, j->scaler);
+    if (s == LKS_ERR_NO_GRADIENTS) { /* no samples fell to this rank */
+        if (!t->failed) lks_error_clear(ctx);
+        s = LKS_OK;
+    }
+    if (s == LKS_OK && j->scaler) s = lks_scaler_update(j->scaler);
+    t->position += total;
+    p->attempt = lks_optim_attempts(j->opt);
+    lks_scope_end(ctx);
+    return s;
+}
+
+static int loop(training *t)
+{
+    job *j = &t->j;
+    int code = 0, since = 0;
+    int64_t samples_before = t->position;
+    t->started = t->window_begun = now();
+    t->attempts0 = lks_optim_attempts(j->opt);
+    while (t->step < t->steps && !t->stop) {
+        int64_t all = 0;
+        if (t->tail - t->head >= LAG && (code = settle_oldest(t))) return code;
+        pending *p = &t->queue[t->tail++ % PENDING];
+        *p = (pending){.step = t->step + 1};
+        if (one_step(t, p) != LKS_OK) return job_fail(j, "training");
+        t->step++;
+        p->ended = now();
+        p->wanted = t->step % t->log_every == 0 || t->step == t->steps || t->step == 1;
+        p->samples = t->position - samples_before;
+        if (lks_control(j->ctx, t->failed ? 2 : signals_stop(), LAG, &all) != LKS_OK) return job_fail(j, "training");
+        if (all > 1) {
+            lks_agree(j->ctx, t->failed ? lks_error_code(j->ctx) : LKS_OK);
+            return job_fail(j, "training");
+        }
+        t->stop |= all == 1;
+        int last = t->step == t->steps;
+        if (((t->eval_every && t->step % t->eval_every == 0) || last) && lks_loader_valid_count(j->loader) && !t->stop) {
+            double loss, accuracy;
+            if ((code = job_validate(j, t->batch, &loss, &accuracy, &t->stop))) return code;
+            if (!t->stop) {
+                p->wanted = p->valid = 1;
+                p->valid_loss = t->last_valid = loss;
+                p->valid_accuracy = t->last_accuracy = accuracy;
+            }
+            if ((code = settle_all(t))) return code;
+            t->window_begun = now();
+        }
+        if (p->wanted) samples_before = t->position;
+        since++;
+        if ((t->checkpoint_every && t->step % t->checkpoint_every == 0) || last || t->stop) {
+            if ((code = settle_all(t)) || (code = save(t))) return code;
+            since = 0;
+        }
+    }
+    return settle_all(t);
+}
+
+static int finish(training *t, int code)
+{
+    job *j = &t->j;
+    if (lks_rank(j->ctx)) return code;
+    run_close();
+    if (code) return code;
+    const char *dir = t->dir;
+    char image[4096];
+    snprintf(image, sizeof image, "%s/loss.png", dir);
+    int drawn = plot_runs(1, &dir, image) == 0;
+    if (t->stop && t->step < t->steps)
+        printf("stopped at step %lld; go on with the same command and --resume auto\n", (long long)t->step);
+    else if (j->lm) printf("done: %lld steps, validation loss %.4f\n", (long long)t->step, t->last_valid);
+    else printf("done: %lld steps, validation loss %.4f, accuracy %.2f %%\n", (long long)t->step, t->last_valid, 100 * t->last_accuracy);
+    printf("checkpoints in %s%s%s\n", t->checkpoints, drawn ? ", plot in " : "", drawn ? image : "");
+    return 0;
+}
+
+int cmd_train(int argc, const char **argv)
+{
+    static options o;
+    static training t;
+    const char *what = argc > 2 ? argv[2] : "";
+    int lm = !strcmp(what, "lm");
+    if (!lm && strcmp(what, "classify")) {
+        if (!strcmp(what, "--help")) {
+            printf("usage: lockstep train lm|classify [options]\n\n`lockstep train lm --help` lists the options.\n");
+            return EXIT_DONE;
+        }
+        return usage_error("train what? lm or classify, not \"%s\"", what);
+    }
+    int code = options_parse(&o, lm ? LM : CLASSIFY, lm ? "lockstep train lm --data FILE... [options]" : "lockstep train classify --data FILE... [options]",
+                             argc, argv, 3);
+    if (code) return code;
+    if (o.operands) return usage_error("unexpected word \"%s\" (files are given with --data)", o.operand[0]);
+    if ((code = settle(&o, lm))) return code;
+    job *j = &t.j;
+    j->o = &o;
+    j->lm = lm;
+    if (strlen(opt_text(&o, out)) >= sizeof t.dir) return usage_error("--out is too long");
+    snprintf(t.dir, sizeof t.dir, "%s", opt_text(&o, out));
+    snprintf(t.checkpoints, sizeof t.checkpoints, "%s/checkpoints", t.dir);
+    if (!strcmp(opt_text(&o, resume), "never") && run_used(t.dir))
+        return usage_error("--out %s holds a run already; --resume auto goes on with it, another --out starts anew", t.dir);
+    t.batch = opt_whole(&o, batch);
+    t.accumulate = opt_whole(&o, accumulate);
+    int resumed = 0;
+    signals_install();
+    if (!(code = job_open(j, &o)) && !(code = job_data(j, opt_real(&o, valid_fraction)))) {
+        settle_steps(&t);
+        if (!(code = job_model(j)) && !(code = optimizer(&t)) && !(code = checkpoint_object(&t)) && !(code = resume(&t, &resumed))) {
+            int64_t bad = lks_rank(j->ctx) == 0 ? run_open(j, t.dir, !resumed, t.step) : 0;
+            if (lks_reduce_i64(j->ctx, &bad, 1, LKS_MAX) != LKS_OK || bad) code = EXIT_FAILED;
+            if (!code && lks_rank(j->ctx) == 0)
+                printf("%lld parameters, %lld training samples, %d rank%s, %s\n", (long long)lks_params_numel(j->ps),
+                       (long long)lks_loader_train_count(j->loader), lks_size(j->ctx), lks_size(j->ctx) > 1 ? "s" : "",
+                       lks_device_description(j->ctx));
+            if (!code) code = loop(&t);
+            code = finish(&t, code);
+        }
+    }
+    int stopped = t.stop && t.step < t.steps;
+    lks_status broken = j->ctx ? lks_error_code(j->ctx) : LKS_OK;
+    if (code && (broken == LKS_ERR_TIMEOUT || broken == LKS_ERR_MPI)) _Exit(code); /* the others are gone: no collective close */
+    job_close(j);
+    return code ? code : stopped ? EXIT_STOPPED : EXIT_DONE;
+}
