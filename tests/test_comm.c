@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * test_comm.c - collectives on 1 to 9 ranks: values and bits, order, mismatches, lifetimes. tests/comm.test starts it
- * with several rank counts; argument: the device ("cpu", "far"). Ranks that fail are in fail.test.
+ * with several rank counts; arguments: the device ("cpu", "far"); "alone": the library initialises MPI; "late": a context
+ * outlives MPI_Finalize. Ranks that fail are in fail.test.
  */
 #include "tap_mpi.h"
 #include <lockstep.h>
@@ -302,9 +303,44 @@ static void lifetimes(MPI_Comm comm)
     ok(good, "two contexts at once");
 }
 
+/* Without tap_mpi: MPI is up for a part of the program only. Rank 0 speaks. */
+static int alone(void)
+{
+    lks_config *config = lks_config_new();
+    lks_context *ctx = NULL;
+    lks_config_set_threads(config, 1);
+    lks_status st = lks_context_create(MPI_COMM_NULL, config, &ctx);
+    int up = 0, down = 0;
+    MPI_Initialized(&up);
+    if (ctx) tap_.rank = lks_rank(ctx);
+    int64_t v = 1;
+    ok(st == LKS_OK && up && lks_reduce_i64(ctx, &v, 1, LKS_SUM) == LKS_OK && v == lks_size(ctx),
+       "B98: a host without MPI: the library initialises it");
+    ok(lks_context_destroy(&ctx) == LKS_OK && lks_finalize() == LKS_OK, "B98: and finalises it");
+    MPI_Finalized(&down);
+    ok(down, "B98: as the owner");
+    ok(lks_context_create(MPI_COMM_NULL, config, &ctx) == LKS_ERR_STATE && !ctx, "B98: no context after that");
+    lks_config_free(config);
+    return done();
+}
+
+static int late(int argc, char **argv)
+{
+    MPI_Init(&argc, &argv);
+    lks_context *ctx = open_context(MPI_COMM_WORLD, 20);
+    tap_.rank = lks_rank(ctx);
+    ok(lks_barrier(ctx) == LKS_OK, "a context");
+    ok(lks_finalize() == LKS_OK && lks_barrier(ctx) == LKS_OK, "B98: the library does not finalise what it does not own");
+    MPI_Finalize();
+    ok(lks_context_destroy(&ctx) == LKS_ERR_STATE && !ctx, "B98: after MPI_Finalize: an error code, no MPI call");
+    return done();
+}
+
 int main(int argc, char **argv)
 {
     if (argc > 1) device = argv[1];
+    if (argc > 2 && !strcmp(argv[2], "alone")) return alone();
+    if (argc > 2 && !strcmp(argv[2], "late")) return late(argc, argv);
     MPI_Init(&argc, &argv);
     tap_mpi(MPI_COMM_WORLD);
     lks_context *ctx = open_context(MPI_COMM_WORLD, 20);
