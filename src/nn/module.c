@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * module.c - what all modules have in common: making, destroying, train and eval, running forward in a scope.
+ */
+#include "nn/module.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+void *lksi_module_new(lks_params *ps, const lksi_module_ops *ops, int64_t bytes, int children)
+{
+    lks_module *m = lksi_alloc(&ps->ctx->base, bytes);
+    if (!m) return NULL;
+    m->ops = ops;
+    m->ps = ps;
+    m->ctx = ps->ctx;
+    m->train = 1;
+    if (children > 0) {
+        m->child = lksi_alloc(&ps->ctx->base, children * (int64_t)sizeof *m->child);
+        if (!m->child) {
+            lksi_free(&ps->ctx->base, m);
+            return NULL;
+        }
+        m->children = children;
+    }
+    return m;
+}
+
+void lks_module_destroy(lks_module **pm)
+{
+    if (!pm || !*pm) return;
+    lks_module *m = *pm;
+    lksi_base *b = &m->ctx->base;
+    for (int i = 0; i < m->children; i++) lks_module_destroy(&m->child[i]);
+    lksi_free(b, m->child);
+    lksi_free(b, m);
+    *pm = NULL;
+}
+
+lks_status lksi_module_finish(lks_params *ps, int count, lks_status s, lks_module *m, lks_module **out)
+{
+    *out = s == LKS_OK ? m : NULL;
+    if (s == LKS_OK) return s;
+    lks_module_destroy(&m);
+    while (ps->n > count && !ps->sealed) { /* so that the names are free again */
+        lksi_entry *e = &ps->e[--ps->n];
+        lks_release(e->staged);
+        lks_release(e->t);
+        lksi_free(&ps->ctx->base, e->name);
+    }
+    return s;
+}
+
+const char *lksi_name(char *buffer, const char *prefix, const char *name)
+{
+    if (prefix && *prefix) snprintf(buffer, LKSI_NAME, "%s.%s", prefix, name);
+    else snprintf(buffer, LKSI_NAME, "%s", name);
+    return buffer;
+}
+
+lks_status lksi_module_refuse(lks_params *ps, const char *where, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    lks_status s = lksi_vfail(&ps->ctx->base, LKS_ERR_ARGUMENT, where, format, args);
+    va_end(args);
+    return s;
+}
+
+lks_tensor *lks_module_forward(lks_module *m, lks_tensor *x)
+{
+    if (!m || !x) return NULL;
+    if (lks_scope_begin(m->ctx) != LKS_OK) return NULL;
+    return lks_scope_leave(m->ctx, m->ops->forward(m, x));
+}
+
+void lks_module_train(lks_module *m, int train)
+{
+    if (!m) return;
+    m->train = train != 0;
+    for (int i = 0; i < m->children; i++) lks_module_train(m->child[i], train);
+}
