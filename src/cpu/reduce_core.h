@@ -30,10 +30,10 @@ static T NAME(block_sum)(const reduction *r, const char *p, int64_t stride, int6
         return s;
     }
 #if LANES
-    NAME(vec) acc[NAME(VECTORS)];
+    NAME(vec) sum[NAME(VECTORS)]; /* of the parts before: a lane adds few numbers in a row */
     _Alignas(64) T lane[LANES];
 #pragma GCC unroll 16
-    for (int v = 0; v < NAME(VECTORS); v++) acc[v] = (NAME(vec)){0};
+    for (int v = 0; v < NAME(VECTORS); v++) sum[v] = (NAME(vec)){0};
     int64_t rest = 0;
     const T *x = NULL;
     for (int64_t at = 0; at < n; at += LKSI_BLOCK) {
@@ -41,15 +41,20 @@ static T NAME(block_sum)(const reduction *r, const char *p, int64_t stride, int6
         x = (const void *)(p + at * r->size);
         if (!pass) r->load(buf.bytes, p + at * stride * r->size, stride, m), x = (const void *)buf.bytes;
         int64_t i = 0;
+        NAME(vec) acc[NAME(VECTORS)];
+#pragma GCC unroll 16
+        for (int v = 0; v < NAME(VECTORS); v++) acc[v] = (NAME(vec)){0};
         for (; i + LANES <= m; i += LANES) {
 #pragma GCC unroll 16
             for (int v = 0; v < NAME(VECTORS); v++) acc[v] += *(const NAME(vec) *)(const void *)(x + i + v * PER);
         }
+#pragma GCC unroll 16
+        for (int v = 0; v < NAME(VECTORS); v++) sum[v] += acc[v];
         x += i;
         rest = m - i;
     }
 #pragma GCC unroll 16
-    for (int v = 0; v < NAME(VECTORS); v++) *(NAME(vec) *)(void *)(lane + v * PER) = acc[v];
+    for (int v = 0; v < NAME(VECTORS); v++) *(NAME(vec) *)(void *)(lane + v * PER) = sum[v];
     for (int64_t i = 0; i < rest; i++) lane[i] += x[i];
 #pragma GCC unroll 16
     for (int w = LANES / 2; w > 0; w /= 2)
