@@ -129,7 +129,7 @@ lks_status lksi_h5_close(lksi_h5 *f)
     if (!f) return LKS_OK;
     lksi_h5_session s;
     lksi_h5_enter(&s);
-    ssize_t open = H5Fget_obj_count(f->file, H5F_OBJ_ALL);
+    ssize_t open = H5Fget_obj_count(f->file, H5F_OBJ_ALL | H5F_OBJ_LOCAL);
     herr_t bad = H5Fclose(f->file);
     if (f->driver >= 0) H5FDunregister(f->driver);
     lksi_h5_leave(&s);
