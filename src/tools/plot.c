@@ -15,7 +15,7 @@
 enum { LOSS, VALID, LR, SCALE, SPEED, SKIPPED, COLUMNS };
 static const char *const keys[COLUMNS] = {"loss", "valid_loss", "lr", "scale", "samples_per_s", "skipped"};
 
-/* One gnuplot data block: step and the columns, NaN where a line has none. */
+/* One gnuplot data block: step and the columns, "?" where a line has none. */
 static int data_block(FILE *f, const char *dir, int index, int *has)
 {
     char path[4096];
@@ -36,7 +36,7 @@ static int data_block(FILE *f, const char *dir, int index, int *has)
                     fprintf(f, " %.9g", json_number_value(v));
                     has[c] = has[c] || c != SCALE || json_number_value(v) != 1;
                 } else {
-                    fprintf(f, " NaN");
+                    fprintf(f, " ?"); /* lines go on over what a row does not have */
                 }
             }
             fprintf(f, "\n");
@@ -70,8 +70,8 @@ static void panel(FILE *f, int n, const char **dirs, const char *title, const ch
         snprintf(text, sizeof text, n > 1 ? "%s" : "%s", n > 1 ? dirs[i] : second >= 0 ? "training" : "");
         quoted(f, text);
         if (second >= 0) {
-            fprintf(f, ", $run%d using 1:($%d == $%d ? $%d : NaN) with linespoints lw 2 pt 7 ps 0.6 lc %d title ", i, second + 2,
-                    second + 2, second + 2, n > 1 ? i + 1 : 2);
+            fprintf(f, ", $run%d using 1:%d with linespoints lw 2 pt 7 ps 0.6 lc %d title ", i, second + 2,
+                    n > 1 ? i + 1 : 2);
             quoted(f, n > 1 ? "" : "validation");
         }
     }
@@ -88,7 +88,7 @@ int plot_runs(int n, const char **dirs, const char *image)
     int panels = 2 + (has[SCALE] != 0) + (has[SPEED] != 0);
     fprintf(f, "set terminal png size 1000,%d font \"sans,10\"\nset output ", panels > 2 ? 760 : 420);
     quoted(f, image);
-    fprintf(f, "\nset multiplot layout %d,2\nset grid lc rgb \"#dddddd\"\nset key top right\nset xlabel \"step\" offset 0,0.5\n"
+    fprintf(f, "\nset datafile missing \"?\"\nset multiplot layout %d,2\nset grid lc rgb \"#dddddd\"\nset key top right\nset xlabel \"step\" offset 0,0.5\n"
                "set border 3\nset tics nomirror\n", panels > 2 ? 2 : 1);
     panel(f, n, dirs, "loss", "set format y \"%g\"", LOSS, VALID);
     panel(f, n, dirs, "learning rate", "", LR, -1);
