@@ -99,12 +99,15 @@ static int reduced(int arena)
 
 /* --- creation -------------------------------------------------------------------------------------------------------- */
 
+/* Zeroed device memory; *where (a pointer of any type) is set when all went well. */
 static lks_status device_new(lks_context *ctx, int64_t bytes, void *where)
 {
     void *p = NULL;
     TRY(lksi_device_alloc(ctx->dev, bytes, &p));
-    memcpy(where, &p, sizeof p);
-    return lksi_device_zero(ctx->dev, p, bytes);
+    lks_status s = lksi_device_zero(ctx->dev, p, bytes);
+    if (s == LKS_OK) memcpy(where, &p, sizeof p);
+    else lksi_device_free(ctx->dev, p);
+    return s;
 }
 
 static lks_status block_new(lks_optim *opt, int arena, int which)
