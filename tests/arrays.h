@@ -82,6 +82,7 @@ __attribute__((unused)) static double *values_of(lks_context *ctx, lks_tensor *t
     }
     int64_t n = lks_numel(t);
     double *v = malloc((size_t)(n + 1) * sizeof *v);
+    lks_scope_begin(ctx);
     lks_no_grad_begin(ctx);
     if (lks_to_host(lks_to(t, LKS_F64), v, n * (int64_t)sizeof *v) != LKS_OK) {
         diag("not read: %s", lks_error(ctx));
@@ -89,6 +90,7 @@ __attribute__((unused)) static double *values_of(lks_context *ctx, lks_tensor *t
         v = NULL;
     }
     lks_no_grad_end(ctx);
+    lks_scope_end(ctx);
     return v;
 }
 
