@@ -11,7 +11,7 @@
 
 #include <stdint.h>
 #include <string.h>
-#if defined __F16C__ && !defined __CUDACC__
+#if (defined __F16C__ || defined __AVX2__) && !defined __CUDACC__
 #include <immintrin.h>
 #endif
 
@@ -56,13 +56,16 @@ LKSI_HD int lksi_is_finite_f32(float x) { return (lksi_bits_f32(x) & 0x7f800000u
 LKSI_HD int lksi_is_finite_f64(double x) { return (lksi_bits_f64(x) >> 52 & 0x7ff) != 0x7ff; }
 LKSI_HD int lksi_is_finite_f16(uint16_t h) { return (h & 0x7c00) != 0x7c00; }
 LKSI_HD int lksi_is_finite_bf16(uint16_t h) { return (h & 0x7f80) != 0x7f80; }
-LKSI_HD int lksi_is_nan_f32(float x) { return (lksi_bits_f32(x) & 0x7fffffffu) > 0x7f800000u; }
-LKSI_HD int lksi_is_nan_f64(double x) { return (lksi_bits_f64(x) & 0x7fffffffffffffffu) > 0x7ff0000000000000u; }
+LKSI_HD int lksi_is_nan_f32(float x) { return (int32_t)(lksi_bits_f32(x) & 0x7fffffffu) > 0x7f800000; }
+LKSI_HD int lksi_is_nan_f64(double x)
+{
+    return (int64_t)(lksi_bits_f64(x) & 0x7fffffffffffffffu) > 0x7ff0000000000000;
+}
 
 LKSI_HD float lksi_bf16_to_f32(uint16_t h)
 {
     uint32_t u = (uint32_t)h << 16;
-    u |= (u & 0x7fffffffu) > 0x7f800000u ? 0x400000u : 0u;
+    u |= (int32_t)(u & 0x7fffffffu) > 0x7f800000 ? 0x400000u : 0u; /* signed compares are one instruction */
     return lksi_float_f32(u);
 }
 
@@ -71,7 +74,7 @@ LKSI_HD uint16_t lksi_f32_to_bf16(float x)
     uint32_t u = lksi_bits_f32(x);
     uint32_t rounded = (u + 0x7fffu + (u >> 16 & 1)) >> 16;
     uint32_t nan = u >> 16 | 0x40u;
-    return (uint16_t)((u & 0x7fffffffu) > 0x7f800000u ? nan : rounded);
+    return (uint16_t)((int32_t)(u & 0x7fffffffu) > 0x7f800000 ? nan : rounded);
 }
 
 LKSI_HD float lksi_f16_to_f32(uint16_t h)
@@ -90,14 +93,14 @@ LKSI_HD uint16_t lksi_f32_to_f16(float x)
 {
     uint32_t u = lksi_bits_f32(x), m = u & 0x7fffffffu, sign = u >> 16 & 0x8000u;
     /* 2^-14 and more: drop 13 bits; a carry out of the top finite number gives the bits of infinity. */
-    uint32_t cut = m < 0x47800000u ? m : 0x47800000u;
+    uint32_t cut = (int32_t)m < 0x47800000 ? m : 0x47800000u;
     uint32_t normal = (cut - (112u << 23) + 0xfffu + (cut >> 13 & 1)) >> 13;
     /* Below: the unit of 0.5 + x is 2^-24, that of a denormal binary16. No denormal float takes part that matters. */
-    uint32_t small = m < 0x38800000u ? m : 0u;
+    uint32_t small = (int32_t)m < 0x38800000 ? m : 0u;
     uint32_t denormal = lksi_bits_f32(lksi_float_f32(small) + 0.5f) - 0x3f000000u;
     uint32_t nan = 0x7e00u | (m >> 13 & 0x3ffu);
-    uint32_t h = m < 0x38800000u ? denormal : normal;
-    h = m > 0x7f800000u ? nan : h;
+    uint32_t h = (int32_t)m < 0x38800000 ? denormal : normal;
+    h = (int32_t)m > 0x7f800000 ? nan : h;
     return (uint16_t)(h | sign);
 }
 
@@ -183,9 +186,29 @@ static inline void lksi_bf16_to_f32_n(float *restrict y, const uint16_t *restric
     for (int64_t i = 0; i < n; i++) y[i] = lksi_bf16_to_f32(x[i]);
 }
 
+#ifdef __AVX2__
+/* lksi_f32_to_bf16 of 8 numbers, in 32 bits each. */
+static inline __m256i lksi_f32_to_bf16_8(const float *x)
+{
+    __m256 v = _mm256_loadu_ps(x);
+    __m256i u = _mm256_castps_si256(v), top = _mm256_srli_epi32(u, 16);
+    __m256i odd = _mm256_and_si256(top, _mm256_set1_epi32(1));
+    __m256i rounded = _mm256_srli_epi32(_mm256_add_epi32(_mm256_add_epi32(u, _mm256_set1_epi32(0x7fff)), odd), 16);
+    __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(v, v, _CMP_UNORD_Q));
+    return _mm256_blendv_epi8(rounded, _mm256_or_si256(top, _mm256_set1_epi32(0x40)), nan);
+}
+#endif
+
 static inline void lksi_f32_to_bf16_n(uint16_t *restrict y, const float *restrict x, int64_t n)
 {
-    for (int64_t i = 0; i < n; i++) y[i] = lksi_f32_to_bf16(x[i]);
+    int64_t i = 0;
+#ifdef __AVX2__
+    for (; i + 16 <= n; i += 16) {
+        __m256i h = _mm256_packus_epi32(lksi_f32_to_bf16_8(x + i), lksi_f32_to_bf16_8(x + i + 8));
+        _mm256_storeu_si256((__m256i *)(void *)(y + i), _mm256_permute4x64_epi64(h, 0xd8));
+    }
+#endif
+    for (; i < n; i++) y[i] = lksi_f32_to_bf16(x[i]);
 }
 #endif
 

@@ -16,6 +16,9 @@
 #define LKSI_PHILOX_H
 
 #include "base/half.h"
+#if (defined __SSE2__ || defined __AVX2__) && !defined __CUDACC__
+#include <immintrin.h>
+#endif
 
 typedef struct lksi_philox { uint32_t key[2], word2, word3; } lksi_philox;
 
@@ -73,41 +76,74 @@ LKSI_HD double lksi_uniform_f64(uint32_t first, uint32_t second)
 }
 
 #ifndef __CUDACC__
-/* Words of the blocks [first, first + blocks), 4 each, in order. Vectorised over blocks. */
+/* Words of the blocks [first, first + blocks), 4 each, in order. Vectors hold one counter word of several blocks, each in
+ * the low half of 64 bits, where the widening multiplication wants it; upper halves are of no account. */
 static inline void lksi_philox_fill(const lksi_philox *s, uint64_t first, int64_t blocks, uint32_t *restrict out)
 {
-    enum { W = 16 };
-    uint32_t k0 = s->key[0], k1 = s->key[1], w2 = s->word2, w3 = s->word3;
     int64_t b = 0;
-    for (; b + W <= blocks; b += W) {
-        uint32_t c0[W], c1[W], c2[W], c3[W];
-        for (int i = 0; i < W; i++) {
-            uint64_t block = first + (uint64_t)(b + i);
-            c0[i] = (uint32_t)block;
-            c1[i] = (uint32_t)(block >> 32);
-            c2[i] = w2;
-            c3[i] = w3;
+#if defined __AVX2__ || defined __SSE2__
+#ifdef __AVX2__
+    typedef __m256i vec;
+    enum { PER = 4 };
+#define LKSI_V(op) _mm256_##op
+#define LKSI_LOGIC(op) _mm256_##op##_si256
+#else
+    typedef __m128i vec;
+    enum { PER = 2 };
+#define LKSI_V(op) _mm_##op
+#define LKSI_LOGIC(op) _mm_##op##_si128
+#endif
+    enum { GROUPS = 4 }; /* independent chains hide the latency */
+    const vec m0 = LKSI_V(set1_epi64x)(0xd2511f53), m1 = LKSI_V(set1_epi64x)(0xcd9e8d57);
+    const vec low = LKSI_V(set1_epi64x)(0xffffffff);
+    for (; b + GROUPS * PER <= blocks; b += GROUPS * PER) {
+        vec c0[GROUPS], c1[GROUPS], c2[GROUPS], c3[GROUPS];
+#pragma GCC unroll 4
+        for (int g = 0; g < GROUPS; g++) {
+            int64_t at = (int64_t)(first + (uint64_t)(b + g * PER));
+#ifdef __AVX2__
+            c0[g] = _mm256_add_epi64(_mm256_set1_epi64x(at), _mm256_set_epi64x(3, 2, 1, 0));
+#else
+            c0[g] = _mm_add_epi64(_mm_set1_epi64x(at), _mm_set_epi64x(1, 0));
+#endif
+            c1[g] = LKSI_V(srli_epi64)(c0[g], 32);
+            c2[g] = LKSI_V(set1_epi64x)(s->word2);
+            c3[g] = LKSI_V(set1_epi64x)(s->word3);
         }
-        uint32_t a0 = k0, a1 = k1;
+        uint32_t k0 = s->key[0], k1 = s->key[1];
         for (int round = 0; round < 10; round++) {
-            for (int i = 0; i < W; i++) {
-                uint64_t p0 = (uint64_t)0xd2511f53u * c0[i], p1 = (uint64_t)0xcd9e8d57u * c2[i];
-                uint32_t n0 = (uint32_t)(p1 >> 32) ^ c1[i] ^ a0, n2 = (uint32_t)(p0 >> 32) ^ c3[i] ^ a1;
-                c0[i] = n0;
-                c1[i] = (uint32_t)p1;
-                c2[i] = n2;
-                c3[i] = (uint32_t)p0;
+            vec a0 = LKSI_V(set1_epi64x)(k0), a1 = LKSI_V(set1_epi64x)(k1);
+#pragma GCC unroll 4
+            for (int g = 0; g < GROUPS; g++) {
+                vec p0 = LKSI_V(mul_epu32)(c0[g], m0), p1 = LKSI_V(mul_epu32)(c2[g], m1);
+                c0[g] = LKSI_LOGIC(xor)(LKSI_LOGIC(xor)(LKSI_V(srli_epi64)(p1, 32), c1[g]), a0);
+                c2[g] = LKSI_LOGIC(xor)(LKSI_LOGIC(xor)(LKSI_V(srli_epi64)(p0, 32), c3[g]), a1);
+                c1[g] = p1;
+                c3[g] = p0;
             }
-            a0 += 0x9e3779b9u;
-            a1 += 0xbb67ae85u;
+            k0 += 0x9e3779b9u;
+            k1 += 0xbb67ae85u;
         }
-        for (int i = 0; i < W; i++) {
-            out[4 * (b + i)] = c0[i];
-            out[4 * (b + i) + 1] = c1[i];
-            out[4 * (b + i) + 2] = c2[i];
-            out[4 * (b + i) + 3] = c3[i];
+#pragma GCC unroll 4
+        for (int g = 0; g < GROUPS; g++) {
+            vec front = LKSI_LOGIC(or)(LKSI_LOGIC(and)(c0[g], low), LKSI_V(slli_epi64)(c1[g], 32));
+            vec back = LKSI_LOGIC(or)(LKSI_LOGIC(and)(c2[g], low), LKSI_V(slli_epi64)(c3[g], 32));
+            vec even = LKSI_V(unpacklo_epi64)(front, back), odd = LKSI_V(unpackhi_epi64)(front, back);
+            __m128i *to = (__m128i *)(void *)(out + 4 * (b + g * PER));
+#ifdef __AVX2__
+            _mm_storeu_si128(to, _mm256_castsi256_si128(even));
+            _mm_storeu_si128(to + 1, _mm256_castsi256_si128(odd));
+            _mm_storeu_si128(to + 2, _mm256_extracti128_si256(even, 1));
+            _mm_storeu_si128(to + 3, _mm256_extracti128_si256(odd, 1));
+#else
+            _mm_storeu_si128(to, even);
+            _mm_storeu_si128(to + 1, odd);
+#endif
         }
     }
+#undef LKSI_V
+#undef LKSI_LOGIC
+#endif
     for (; b < blocks; b++) lksi_philox_block(s, first + (uint64_t)b, out + 4 * b);
 }
 #endif

@@ -24,6 +24,8 @@ extern const lksi_load_fn LKSI_LOCAL(load)[LKSI_CLASSES][LKS_DTYPE_COUNT];
 extern const lksi_store_fn LKSI_LOCAL(store)[LKSI_CLASSES][LKS_DTYPE_COUNT];
 /* All elements of dst become value, converted. */
 void LKSI_LOCAL(fill)(lksi_cpu *cpu, const lksi_view *dst, double value);
+/* dst = src, broadcast and converted. */
+void LKSI_LOCAL(copy)(lksi_cpu *cpu, const lksi_view *dst, const lksi_view *src);
 
 static const uint8_t lksi_class_of[LKS_DTYPE_COUNT] = {
     [LKS_F32] = LKSI_CLASS_F32,  [LKS_F64] = LKSI_CLASS_F64, [LKS_F16] = LKSI_CLASS_F32, [LKS_BF16] = LKSI_CLASS_F32,

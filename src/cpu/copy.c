@@ -98,7 +98,7 @@ STORE(store_i64_bool, uint8_t, int64_t, x != 0)
 STORE(store_f32_f32, float, float, x)
 STORE(store_f32_f64, double, float, x)
 STORE(store_f32_f16_plain, uint16_t, float, lksi_f32_to_f16(x))
-STORE(store_f32_bf16, uint16_t, float, lksi_f32_to_bf16(x))
+STORE(store_f32_bf16_plain, uint16_t, float, lksi_f32_to_bf16(x))
 STORE(store_f32_i64, int64_t, float, lksi_f64_to_i64(x))
 STORE(store_f32_i32, int32_t, float, lksi_f64_to_i32(x))
 STORE(store_f32_u8, uint8_t, float, lksi_f64_to_u8(x))
@@ -121,6 +121,14 @@ static void store_f32_f16(void *dst, int64_t stride, const void *src, int64_t n)
         lksi_f32_to_f16_n(dst, src, n);
     else
         store_f32_f16_plain(dst, stride, src, n);
+}
+
+static void store_f32_bf16(void *dst, int64_t stride, const void *src, int64_t n)
+{
+    if (stride == 1)
+        lksi_f32_to_bf16_n(dst, src, n);
+    else
+        store_f32_bf16_plain(dst, stride, src, n);
 }
 
 #define ROW(what, cls)                                                                                         \
@@ -171,30 +179,47 @@ typedef struct move {
             for (int64_t i = 0; i < n; i++) y[i * to] = x[i * from];                                           \
         }                                                                                                      \
     }                                                                                                          \
-    /* y[i][j] = x[j][i] for i < rows, j < columns; to, from: strides of i in y and of j in x */                \
+    /* y[i][j] = x[j][i] for i < rows, j < columns; to, from: strides of i in y and of j in x. Rows go through a tile so  \
+     * that each line of memory is touched once, also where strides are powers of 2. */                        \
     static void move_tile_##T(T *restrict y, int64_t to, const T *restrict x, int64_t from, int rows, int columns) \
     {                                                                                                          \
-        enum { S = 8 };                                                                                        \
-        int i = 0;                                                                                             \
-        for (; i + S <= rows; i += S) {                                                                        \
-            int j = 0;                                                                                         \
-            for (; j + S <= columns; j += S) {                                                                 \
-                T t[S][S];                                                                                     \
-                for (int b = 0; b < S; b++)                                                                    \
-                    for (int a = 0; a < S; a++) t[b][a] = x[(j + b) * from + i + a];                           \
-                for (int a = 0; a < S; a++)                                                                    \
-                    for (int b = 0; b < S; b++) y[(i + a) * to + j + b] = t[b][a];                             \
-            }                                                                                                  \
-            for (; j < columns; j++)                                                                           \
-                for (int a = 0; a < S; a++) y[(i + a) * to + j] = x[j * from + i + a];                         \
+        T t[TILE][TILE + 4];                                                                                   \
+        if (rows == TILE && columns == TILE) {                                                                 \
+            for (int j = 0; j < TILE; j++)                                                                     \
+                for (int i = 0; i < TILE; i++) t[j][i] = x[j * from + i];                                      \
+            for (int i = 0; i < TILE; i++)                                                                     \
+                for (int j = 0; j < TILE; j++) y[i * to + j] = t[j][i];                                        \
+            return;                                                                                            \
         }                                                                                                      \
-        for (; i < rows; i++)                                                                                  \
+        for (int i = 0; i < rows; i++)                                                                         \
             for (int j = 0; j < columns; j++) y[i * to + j] = x[j * from + i];                                 \
     }
 MOVE_ROW(uint8_t)
 MOVE_ROW(uint16_t)
 MOVE_ROW(uint32_t)
 MOVE_ROW(uint64_t)
+
+/* Full tiles of 4-byte elements by 4 x 4 shuffles. */
+typedef uint32_t quad __attribute__((vector_size(16), aligned(4), may_alias));
+static void move_full_tile_4(char *y_, int64_t to, const char *x_, int64_t from)
+{
+    uint32_t t[TILE][TILE + 4], *y = (void *)y_;
+    const uint32_t *x = (const void *)x_;
+    for (int j = 0; j < TILE; j++)
+        for (int i = 0; i < TILE; i++) t[j][i] = x[j * from + i];
+    for (int i = 0; i < TILE; i += 4)
+        for (int j = 0; j < TILE; j += 4) {
+            quad a = *(quad *)(void *)&t[j][i], b = *(quad *)(void *)&t[j + 1][i];
+            quad c = *(quad *)(void *)&t[j + 2][i], d = *(quad *)(void *)&t[j + 3][i];
+            quad ac0 = __builtin_shuffle(a, c, (quad){0, 4, 1, 5}), ac1 = __builtin_shuffle(a, c, (quad){2, 6, 3, 7});
+            quad bd0 = __builtin_shuffle(b, d, (quad){0, 4, 1, 5}), bd1 = __builtin_shuffle(b, d, (quad){2, 6, 3, 7});
+            uint32_t *r = y + i * to + j;
+            *(quad *)(void *)r = __builtin_shuffle(ac0, bd0, (quad){0, 4, 1, 5});
+            *(quad *)(void *)(r + to) = __builtin_shuffle(ac0, bd0, (quad){2, 6, 3, 7});
+            *(quad *)(void *)(r + 2 * to) = __builtin_shuffle(ac1, bd1, (quad){0, 4, 1, 5});
+            *(quad *)(void *)(r + 3 * to) = __builtin_shuffle(ac1, bd1, (quad){2, 6, 3, 7});
+        }
+}
 
 static void move_row(int size, char *y, int64_t to, const char *x, int64_t from, int64_t n)
 {
@@ -212,7 +237,9 @@ static void move_row(int size, char *y, int64_t to, const char *x, int64_t from,
 
 static void move_tile(int size, char *y, int64_t to, const char *x, int64_t from, int rows, int columns)
 {
-    if (size == 4)
+    if (size == 4 && rows == TILE && columns == TILE)
+        move_full_tile_4(y, to, x, from);
+    else if (size == 4)
         move_tile_uint32_t((void *)y, to, (const void *)x, from, rows, columns);
     else if (size == 2)
         move_tile_uint16_t((void *)y, to, (const void *)x, from, rows, columns);
@@ -306,21 +333,31 @@ static void move_rows(void *arg, int64_t begin, int64_t end, int worker)
     }
 }
 
+/* Where tile `item` lies: offsets of its first element, and its size. */
+typedef struct place { int64_t to, from; int rows, columns; } place;
+
+static place move_place(const move *m, int64_t item)
+{
+    place p;
+    int down = m->ndim - 2, right = m->ndim - 1;
+    int64_t column = item % m->tiles_right * TILE, rest = item / m->tiles_right, row = rest % m->tiles_down * TILE;
+    int64_t index[LKS_MAX_DIMS];
+    move_seek(m, down, rest / m->tiles_down, index, &p.to, &p.from);
+    p.rows = (int)(m->shape[down] - row < TILE ? m->shape[down] - row : TILE);
+    p.columns = (int)(m->shape[right] - column < TILE ? m->shape[right] - column : TILE);
+    p.to += row * m->to[down] + column;
+    p.from += row + column * m->from[right];
+    return p;
+}
+
 static void move_tiles(void *arg, int64_t begin, int64_t end, int worker)
 {
     (void)worker;
     const move *m = arg;
-    int down = m->ndim - 2, right = m->ndim - 1;
     for (int64_t item = begin; item < end; item++) {
-        int64_t column = item % m->tiles_right * TILE, rest = item / m->tiles_right;
-        int64_t row = rest % m->tiles_down * TILE;
-        int64_t index[LKS_MAX_DIMS], to, from;
-        move_seek(m, down, rest / m->tiles_down, index, &to, &from);
-        int rows = (int)(m->shape[down] - row < TILE ? m->shape[down] - row : TILE);
-        int columns = (int)(m->shape[right] - column < TILE ? m->shape[right] - column : TILE);
-        to += row * m->to[down] + column;
-        from += row + column * m->from[right];
-        move_tile(m->size, m->dst + to * m->size, m->to[down], m->src + from * m->size, m->from[right], rows, columns);
+        place p = move_place(m, item);
+        move_tile(m->size, m->dst + p.to * m->size, m->to[m->ndim - 2], m->src + p.from * m->size, m->from[m->ndim - 1],
+                  p.rows, p.columns);
     }
 }
 
@@ -365,6 +402,30 @@ static void convert_range(void *arg, int64_t begin, int64_t end, int worker)
     }
 }
 
+/* Transposed: a tile of src is turned first, then its rows are converted. */
+typedef struct convert_across {
+    move m; /* size: of src */
+    lksi_load_fn load;
+    lksi_store_fn store;
+    int size; /* of dst */
+} convert_across;
+
+static void convert_tiles(void *arg, int64_t begin, int64_t end, int worker)
+{
+    (void)worker;
+    const convert_across *c = arg;
+    const move *m = &c->m;
+    _Alignas(64) char tile[TILE * TILE * 8], row[TILE * 8];
+    for (int64_t item = begin; item < end; item++) {
+        place p = move_place(m, item);
+        move_tile(m->size, tile, TILE, m->src + p.from * m->size, m->from[m->ndim - 1], p.rows, p.columns);
+        for (int i = 0; i < p.rows; i++) {
+            c->load(row, tile + i * TILE * m->size, 1, p.columns);
+            c->store(m->dst + (p.to + i * m->to[m->ndim - 2]) * c->size, 1, row, p.columns);
+        }
+    }
+}
+
 /* dst = src, broadcast and converted. */
 static void copy_all(lksi_cpu *cpu, const lksi_view *dst, const lksi_view *src)
 {
@@ -375,16 +436,28 @@ static void copy_all(lksi_cpu *cpu, const lksi_view *dst, const lksi_view *src)
         move_all(cpu, dst, src);
         return;
     }
+    convert_across t;
     convert c;
     int order[LKS_MAX_DIMS], cls = lksi_class_of[src->dtype];
     /* A class that loads straight into dst saves a pass: it must hold every src value. */
     if (dst->dtype == LKS_F64 && cls == LKSI_CLASS_F32) cls = LKSI_CLASS_F64;
     if ((dst->dtype == LKS_F32 || dst->dtype == LKS_F64) && cls == LKSI_CLASS_I64) cls = lksi_class_of[dst->dtype];
+    move_init(&t.m, dst, src);
+    if (t.m.across) {
+        t.m.size = lksi_size_of[src->dtype];
+        t.size = lksi_size_of[dst->dtype];
+        t.load = LKSI_LOCAL(load)[cls][src->dtype];
+        t.store = LKSI_LOCAL(store)[cls][dst->dtype];
+        lksi_parallel(cpu, t.m.outer * t.m.tiles_down * t.m.tiles_right, LKSI_GRAIN / (TILE * TILE), convert_tiles, &t);
+        return;
+    }
     lksi_walk_order(dst, order);
     lksi_operand_init(&c.dst, dst, dst, order, cls);
     lksi_operand_init(&c.src, src, dst, order, cls);
     lksi_parallel(cpu, n, LKSI_GRAIN, convert_range, &c);
 }
+
+void LKSI_LOCAL(copy)(lksi_cpu *cpu, const lksi_view *dst, const lksi_view *src) { copy_all(cpu, dst, src); }
 
 LKSI_KERNEL(clone)
 {

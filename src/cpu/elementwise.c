@@ -181,6 +181,27 @@ static int wider(int a, int b)
     return rank[a] < rank[b] ? b : a;
 }
 
+/* 1 if the walk goes across v's rows: then a copy in the walk's order, made by tiles, is read instead. */
+static int across(const lksi_operand *o, int64_t count)
+{
+    if (count < 4096 || o->ndim < 2 || o->stride[o->ndim - 1] < 16) return 0;
+    for (int d = 0; d < o->ndim - 1; d++)
+        if (o->stride[d] == 1 && o->shape[d] >= 8) return 1;
+    return 0;
+}
+
+static int straighten(lksi_cpu *cpu, int i, lksi_view *copy, const lksi_view *v, const lksi_view *out)
+{
+    *copy = *out;
+    copy->dtype = v->dtype;
+    copy->data = lksi_scratch(cpu, -1, i, lksi_count(out) * lksi_size_of[v->dtype]);
+    if (!copy->data) return 0;
+    lksi_contiguous_strides(copy);
+    if (lksi_is_channels_last(out)) lksi_channels_last_strides(copy);
+    LKSI_LOCAL(copy)(cpu, copy, v);
+    return 1;
+}
+
 static void walk_all(lksi_cpu *cpu, const lksi_args *a, const loops *l)
 {
     walk w;
@@ -201,6 +222,9 @@ static void walk_all(lksi_cpu *cpu, const lksi_args *a, const loops *l)
     int64_t period = 0;
     for (int i = 0; i < a->nin; i++) {
         lksi_operand_init(&w.in[i], &a->in[i], out, order, i < first ? LKSI_CLASS_RAW8 : cls);
+        lksi_view copy;
+        if (across(&w.in[i], w.count) && straighten(cpu, i, &copy, &a->in[i], out))
+            lksi_operand_init(&w.in[i], &copy, out, order, w.in[i].cls);
         w.fixed[i] = w.in[i].constant;
         w.round_to[i] = l->compare && a->in[i].dtype != dtype && (dtype == LKS_F16 || dtype == LKS_BF16) ? dtype : -1;
         if (!period) period = w.in[i].period;

@@ -28,7 +28,7 @@ typedef struct reduction {
     lksi_load_fn load;
     lksi_store_fn store;
     char *out; /* NULL: argmax */
-    int out_size;
+    int out_size, out_natural;
     int64_t *index;
     int nr, nk;                                                /* dims reduced and kept, innermost last */
     int64_t rshape[LKS_MAX_DIMS + 1], rstride[LKS_MAX_DIMS + 1]; /* strides in elements of the input */
@@ -114,7 +114,7 @@ static inline void odometer_next(odometer *o)
 #define T int64_t
 #define NAME(x) x##_i64
 #define LANES 0
-#define IS_NAN(x) ((x) != (x))
+#define IS_NAN(x) 0
 #define SUM 0
 #define MAX 1
 #include "cpu/reduce_core.h"
@@ -231,6 +231,7 @@ static lks_status sum_or_mean(lksi_cpu *cpu, const lksi_args *a, int mean)
     if (!describe(&r, &a->in[0], a->attr.reduce.mask, a->attr.reduce.keepdim, out, NULL, cls)) return LKS_OK;
     r.out = out->data;
     r.out_size = lksi_size_of[out->dtype];
+    r.out_natural = lksi_is_natural(cls, out->dtype);
     r.store = LKSI_LOCAL(store)[cls][out->dtype];
     r.divide = mean;
     if (r.count == 0) {

@@ -20,15 +20,15 @@ typedef BITS NAME(mask) __attribute__((vector_size(VECTOR)));
 /* Sum of one piece of a row, at most SUM_BLOCK elements. */
 static T NAME(block_sum)(const reduction *r, const char *p, int64_t stride, int64_t n)
 {
-    lksi_block buf;
     int pass = r->natural && stride == 1;
     if (n < 16) {
+        T few[16], s = 0;
         const T *x = (const void *)p;
-        if (!pass) r->load(buf.bytes, p, stride, n), x = (const void *)buf.bytes;
-        T s = 0;
+        if (!pass) r->load(few, p, stride, n), x = few;
         for (int64_t i = 0; i < n; i++) s += x[i];
         return s;
     }
+    lksi_block buf;
 #if LANES
     NAME(vec) sum[NAME(VECTORS)]; /* of the parts before: a lane adds few numbers in a row */
     _Alignas(64) T lane[LANES];
@@ -94,7 +94,10 @@ static T NAME(total)(const NAME(cascade) *c)
 static void NAME(put)(const reduction *r, int64_t offset, T s)
 {
     if (r->divide) s = (T)(s / (T)r->count);
-    r->store(r->out + offset * r->out_size, 1, &s, 1);
+    if (r->out_natural)
+        ((T *)(void *)r->out)[offset] = s;
+    else
+        r->store(r->out + offset * r->out_size, 1, &s, 1);
 }
 
 /* Item: output k. */
@@ -317,9 +320,22 @@ static void NAME(block_max)(NAME(best) *best, const T *x, int64_t n, int64_t bas
 
 static NAME(best) NAME(row_max)(const reduction *r, const char *p, int64_t begin, int64_t end)
 {
-    lksi_block buf;
     int64_t stride = r->rstride[0];
     NAME(best) best;
+    if (end - begin <= 16) { /* no vectors: the first that is larger than all before, or NaN */
+        T few[16];
+        const T *x = (const void *)(p + begin * r->size);
+        if (!(r->natural && stride == 1)) r->load(few, p + begin * stride * r->size, stride, end - begin), x = few;
+        best.value = x[0];
+        best.index = begin;
+        for (int64_t i = 1; i < end - begin; i++) {
+            int more = (x[i] > best.value) | (IS_NAN(x[i]) & !IS_NAN(best.value));
+            best.value = more ? x[i] : best.value;
+            best.index = more ? begin + i : best.index;
+        }
+        return best;
+    }
+    lksi_block buf;
     r->load(&best.value, p + begin * stride * r->size, 1, 1);
     best.index = begin;
     for (int64_t at = begin; at < end; at += LKSI_BLOCK) {
@@ -364,6 +380,16 @@ static void NAME(max_parts)(void *arg, int64_t begin, int64_t end, int worker)
     }
 }
 
+static void NAME(take_larger)(T *restrict best, int32_t *restrict place, const T *restrict x, int32_t row, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        T y = x[i], b = best[i];
+        int take = (y > b) | (IS_NAN(y) & !IS_NAN(b)); /* NaN wins, the first one */
+        best[i] = take ? y : b;
+        place[i] = take ? row : place[i];
+    }
+}
+
 /* Item: (outer, tile of columns); rows are compared column by column. */
 static void NAME(max_columns)(void *arg, int64_t begin, int64_t end, int worker)
 {
@@ -389,12 +415,7 @@ static void NAME(max_columns)(void *arg, int64_t begin, int64_t end, int worker)
                 const char *q = p + (base + j) * r->rstride[0] * r->size;
                 const T *x = (const void *)q;
                 if (!(r->natural && stride == 1)) r->load(buf, q, stride, width), x = buf;
-                for (int64_t i = 0; i < width; i++) {
-                    T y = x[i], b = best[i];
-                    int take = (y > b) | (IS_NAN(y) & !IS_NAN(b));
-                    best[i] = take ? y : b;
-                    place[i] = take ? (int32_t)j : place[i];
-                }
+                NAME(take_larger)(best, place, x, (int32_t)j, width);
             }
             for (int64_t i = 0; i < width; i++)
                 if (place[i] >= 0) index[i] = base + place[i];

@@ -50,15 +50,14 @@ LKSI_HD float lksi_copysignf(float x, float sign)
 }
 
 /* 2^k for -126 <= k <= 127; anything for other k. */
-LKSI_HD float lksi_exp2i(int32_t k) { return lksi_float_f32((uint32_t)(k + 127) << 23); }
+LKSI_HD float lksi_exp2i(int32_t k) { return lksi_float_f32(((uint32_t)k + 127u) << 23); }
 
 /* x = k ln 2 + r, |r| <= 0.3467; returns exp(r) - 1. |x| < 200 or NaN (then k is anything). */
 LKSI_HD float lksi_expm1_reduced(float x, int32_t *k)
 {
     float t = LKSI_FMA(x, 0x1.715476p+0f, 0x1.8p23f); /* the sum's low bits are the nearest integer */
     float n = t - 0x1.8p23f;
-    *k = (int32_t)(lksi_bits_f32(t) - 0x4b400000u) & 0xffff;
-    *k = (*k ^ 0x8000) - 0x8000;
+    *k = (int32_t)(lksi_bits_f32(t) - 0x4b400000u);
     float r = LKSI_FMA(n, -0x1.62e4p-1f, x); /* 16 bits times n: exact */
     r = LKSI_FMA(n, -0x1.7f7d1cp-20f, r);
     float p = LKSI_FMA(r, 0x1.6a23cfp-10f, 0x1.123a1fp-7f);
@@ -75,7 +74,8 @@ LKSI_HD float lksi_expf(float x)
     x = x < -104.0f ? -104.0f : x;
     float p = lksi_expm1_reduced(x, &k) + 1.0f;
     int32_t half = k >> 1;
-    return p * lksi_exp2i(half) * lksi_exp2i(k - half); /* two factors: into the denormals, and up to infinity */
+    /* Two factors: into the denormals, and up to infinity. */
+    return p * lksi_exp2i(half) * lksi_exp2i((int32_t)((uint32_t)k - (uint32_t)half));
 }
 
 /* exp(x) for x <= 0: as above, one operation less for each end that cannot be met. */
@@ -85,7 +85,15 @@ LKSI_HD float lksi_exp_negative(float x)
     x = x < -104.0f ? -104.0f : x;
     float p = lksi_expm1_reduced(x, &k) + 1.0f;
     int32_t half = k >> 1;
-    return p * lksi_exp2i(half) * lksi_exp2i(k - half);
+    return p * lksi_exp2i(half) * lksi_exp2i((int32_t)((uint32_t)k - (uint32_t)half));
+}
+
+/* exp(x) for x <= 0, with 0 for what is below 1.6e-38: one factor less. */
+LKSI_HD float lksi_exp_normal(float x)
+{
+    int32_t k;
+    float p = (lksi_expm1_reduced(x, &k) + 1.0f) * lksi_exp2i(k);
+    return x < -87.0f ? 0.0f : p;
 }
 
 LKSI_HD float lksi_logf(float x)
@@ -141,7 +149,7 @@ LKSI_HD float lksi_phif(float x, float *density)
     float top = lksi_float_f32(lksi_bits_f32(a) & 0xfffff000u), rest = a - top;
     float low = (top * top - high) + (a + top) * rest;
 #endif
-    float e = lksi_exp_negative(-0.5f * high);
+    float e = lksi_exp_normal(-0.5f * high);
     e = LKSI_FMA(e, -0.5f * low, e);
     float u = 1.0f / LKSI_FMA(a, 0.3f, 1.0f);
     float w = u - 0.59375f; /* the middle of u's range */
@@ -159,7 +167,7 @@ LKSI_HD float lksi_phif(float x, float *density)
     return x > 0.0f ? 1.0f - tail : tail;
 }
 
-/* x Phi(x), and its derivative Phi(x) + x phi(x). Minus infinity gives NaN as in the formula. */
+/* x Phi(x), and its derivative Phi(x) + x phi(x). Minus infinity gives NaN as in the formula; results below 1e-37 are 0. */
 LKSI_HD float lksi_geluf(float x)
 {
     float density;
@@ -180,7 +188,8 @@ LKSI_HD float lksi_gelu_tanhf(float x)
     float c = x > 16.0f ? 16.0f : x; /* beyond, the sigmoid is 0 or 1 */
     c = c < -16.0f ? -16.0f : c;
     float inner = c * LKSI_FMA(c * c, 0x1.2444f2p-4f, 0x1.988454p+0f);
-    return x * lksi_sigmoidf(inner);
+    float e = lksi_exp_normal(-lksi_absf(inner));
+    return x * ((inner < 0.0f ? e : 1.0f) / (1.0f + e));
 }
 
 LKSI_HD float lksi_gelu_tanh_slopef(float x)
@@ -190,7 +199,7 @@ LKSI_HD float lksi_gelu_tanh_slopef(float x)
     float s = c * c;
     float inner = c * LKSI_FMA(s, 0x1.2444f2p-4f, 0x1.988454p+0f);
     float slope = LKSI_FMA(s, 0x1.b6676cp-3f, 0x1.988454p+0f);
-    float e = lksi_exp_negative(-lksi_absf(inner));
+    float e = lksi_exp_normal(-lksi_absf(inner));
     float d = 1.0f / (1.0f + e);
     float sigmoid = inner < 0.0f ? e * d : d;
     return LKSI_FMA(c * slope, e * d * d, sigmoid);
