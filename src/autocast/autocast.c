@@ -188,27 +188,27 @@ static entry *slot_of(struct lksi_autocast *ac, const lks_tensor *t, lks_dtype t
     }
 }
 
-lks_tensor *lksi_autocast_find(lks_context *ctx, lks_tensor *t, lks_dtype to, lks_tensor **fill)
+lks_status lksi_autocast_find(lks_context *ctx, lks_tensor *t, lks_dtype to, lks_tensor **found, lks_tensor **fill)
 {
     struct lksi_autocast *ac = ctx->autocast;
-    *fill = NULL;
+    const region *r = top(ctx);
+    *found = *fill = NULL;
     lksi_arena *a = t->st->arena;
     if (a && a->dtype == LKS_F32 && to != LKS_F32 && t == a->slice[t->st->slice].value) {
         int w;
-        if (lksi_arena_twin(a, to, &w) != LKS_OK) return NULL;
+        TRY(lksi_arena_twin(a, to, &w));
         lksi_slice *s = &a->slice[t->st->slice];
         /* The twin is a leaf's cast: its gradient goes to the parameter. Set here, as freezing may change it. */
         lks_tensor *twin = s->twin[w];
         if (!twin->leaf && t->requires_grad) twin->leaf = lks_keep(t);
         twin->requires_grad = t->requires_grad;
-        if (s->twin_version[w] == t->st->version) return twin;
-        *fill = twin;
-        return NULL;
+        *(s->twin_version[w] == t->st->version ? found : fill) = twin;
+        return LKS_OK;
     }
-    if (!ac->cache) return NULL;
+    if (!ac->cache || !r || !r->cache) return LKS_OK;
     entry *e = slot_of(ac, t, to);
-    if (!e->source || e->version != t->st->version || e->grad_mode != (ctx->no_grad == 0)) return NULL;
-    return e->cast;
+    if (e->source && e->version == t->st->version && e->grad_mode == (ctx->no_grad == 0)) *found = e->cast;
+    return LKS_OK;
 }
 
 void lksi_autocast_filled(lks_context *ctx, lks_tensor *t, lks_tensor *twin)
@@ -227,9 +227,10 @@ void lksi_autocast_remember(lks_context *ctx, lks_tensor *t, lks_tensor *c)
         int old = ac->slots;
         entry *before = ac->cache;
         int slots = old ? 2 * old : 64;
+        lks_status before_code = ctx->base.code;
         entry *fresh = lksi_alloc(&ctx->base, slots * (int64_t)sizeof *fresh);
         if (!fresh) { /* not keeping a cast is no failure */
-            lks_error_clear(ctx);
+            if (before_code == LKS_OK) lks_error_clear(ctx);
             return;
         }
         ac->cache = fresh;

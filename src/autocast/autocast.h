@@ -18,9 +18,9 @@ lks_status lksi_autocast_decide(lks_context *ctx, const char *where, int op, int
                                 lksi_attr *attr, lks_dtype *to);
 /* 1 if t would be cast to `to`. */
 int lksi_autocast_eligible(const lks_tensor *t, lks_dtype to);
-/* A valid cast of t to `to` made before, or NULL. *fill: a header that must be written by the door with the cast (a twin
- * out of date), then announced by _filled. */
-lks_tensor *lksi_autocast_find(lks_context *ctx, lks_tensor *t, lks_dtype to, lks_tensor **fill);
+/* *found: a valid cast of t to `to` made before, or NULL. *fill: a header that must be written by the door with the cast
+ * (a twin out of date), then announced by _filled. Fails when memory for a twin is missing. */
+lks_status lksi_autocast_find(lks_context *ctx, lks_tensor *t, lks_dtype to, lks_tensor **found, lks_tensor **fill);
 void lksi_autocast_filled(lks_context *ctx, lks_tensor *t, lks_tensor *twin);
 /* Remembers cast c of t while the outermost region is open, if it is of the kind that is kept. */
 void lksi_autocast_remember(lks_context *ctx, lks_tensor *t, lks_tensor *c);

@@ -19,13 +19,12 @@ static const lksi_view absent = {.data = NULL, .dtype = LKS_DTYPE_NONE, .ndim = 
  * there. So casts need no nodes of their own. */
 static lks_tensor *cast_for(lks_context *ctx, const char *where, lks_tensor *t, lks_dtype to)
 {
-    lks_tensor *fill;
-    lks_tensor *c = lksi_autocast_find(ctx, t, to, &fill);
+    lks_tensor *c, *fill;
+    if (lksi_autocast_find(ctx, t, to, &c, &fill) != LKS_OK) return NULL;
     if (c) {
         lksi_autocast_count(ctx, 1);
         return c;
     }
-    if (ctx->base.code == LKS_ERR_MEMORY) return NULL;
     lksi_autocast_count(ctx, 0);
     lksi_attr attr = {.cast = {.dtype = to}};
     ctx->no_grad++;
@@ -101,6 +100,8 @@ static lks_status run(lks_context *ctx, const char *where, int op, int nin, lks_
             }
             vout[i] = out[i]->v;
         } else if (row->kind == LKSI_KIND_VIEW) {
+            int64_t numel; /* an expanded view may have more elements than int64 holds */
+            TRY(lksi_check_shape(ctx, where, vout[i].dtype, vout[i].ndim, vout[i].shape, &numel));
             if (!(out[i] = lksi_tensor_on(in[0]->st, &vout[i]))) return LKS_ERR_MEMORY;
             out[i]->is_view = 1;
         } else {
@@ -118,7 +119,9 @@ static lks_status run(lks_context *ctx, const char *where, int op, int nin, lks_
     }
     for (int i = 0; i < nout; i++)
         if (given >> i & 1) out[i]->st->version++;
-    /* Running statistics staged by batch_norm are inputs that it writes. */
+    if (op == LKSI_OP_batch_norm) /* staged statistics are inputs that it writes */
+        for (int i = 5; i < nin; i++)
+            if (in[i] != lks_none) in[i]->st->version++;
     if ((row->kind == LKSI_KIND_OP || row->kind == LKSI_KIND_VIEW || row->kind == LKSI_KIND_NOGRAD) && !given &&
         lksi_tape_wants(ctx, nin, in) && lks_dtype_is_float(out[0]->v.dtype))
         return lksi_tape_record(ctx, op, nin, in, &a.attr, nout, out);
@@ -135,7 +138,7 @@ lks_status lksi_call(lks_context *ctx, const char *where, int op, int nin, lks_t
     for (int i = 0; i < nin; i++) {
         if (!in[i]) return ctx->base.code ? ctx->base.code : LKS_ERR_ARGUMENT;
         if (in[i] == lks_none) {
-            if (i < row->min_in && row->kind != LKSI_KIND_NOGRAD)
+            if (i < row->min_in && !(row->kind == LKSI_KIND_NOGRAD && row->min_in > 2)) /* but for fused backward rows */
                 return lksi_fail(&ctx->base, LKS_ERR_ARGUMENT, where, "input %d of %s cannot be LKS_NONE", i, row->name);
         } else if (in[i]->ctx != ctx) {
             return lksi_fail(&ctx->base, LKS_ERR_ARGUMENT, where, "input %d belongs to another context", i);

@@ -19,8 +19,8 @@ typedef struct walk {
     int64_t stack_count, stack_room;
     lks_tensor **leaf; /* leaves met, shares */
     int64_t leaf_count, leaf_room;
-    /* lks_gradients: what is asked for; NULL for lks_backward, which adds into .grad */
-    int n;
+    /* lks_gradients: what is asked for; lks_backward adds into .grad instead */
+    int capturing, n;
     lks_tensor *const *inputs;
     lks_tensor **captured; /* shares */
 } walk;
@@ -135,7 +135,7 @@ static lks_status add_in(walk *w, lks_tensor **sum, uint8_t *own, lks_tensor *g,
     return LKS_OK;
 }
 
-static lks_status leaf_add(walk *w, lks_tensor *leaf, lks_tensor *g)
+static lks_status leaf_add(walk *w, lks_tensor *leaf, lks_tensor *g, int fresh)
 {
     lks_context *ctx = w->ctx;
     if (g == leaf->grad_slot) { /* written in place by the rule */
@@ -149,7 +149,7 @@ static lks_status leaf_add(walk *w, lks_tensor *leaf, lks_tensor *g)
             return LKS_OK;
         }
         /* Take g itself if nobody else can see its memory. */
-        if (!unseen(g) || !lksi_is_contiguous(&g->v)) g = lks_clone(g);
+        if (!fresh || !unseen(g) || !lksi_is_contiguous(&g->v)) g = lks_clone(g);
         if (!g) return ctx->base.code;
         leaf->grad = lks_keep(g);
         return LKS_OK;
@@ -167,11 +167,14 @@ static lks_status run_hooks(lks_tensor *leaf)
 {
     leaf->uses = -1; /* done in this pass */
     if (!leaf->grad) return LKS_OK;
-    for (lksi_hook *h = leaf->hooks, *next; h; h = next) {
-        next = h->next;
+    /* By rising id, looked up anew each time: a hook may remove itself or others. */
+    for (int64_t last = 0;;) {
+        lksi_hook *h = leaf->hooks;
+        while (h && h->id <= last) h = h->next;
+        if (!h) return LKS_OK;
+        last = h->id;
         TRY(h->fn(h->user, leaf, leaf->grad));
     }
-    return LKS_OK;
 }
 
 static lks_status capture(walk *w, lks_tensor *t, lks_tensor *g)
@@ -197,8 +200,8 @@ static lks_status deliver(walk *w, lksi_edge e, lks_tensor *g, int fresh)
     lks_tensor *leaf = e.leaf;
     if (g != leaf->grad_slot && !(g = conform(g, leaf->v.dtype, leaf->v.ndim, leaf->v.shape))) return w->ctx->base.code;
     leaf->uses--;
-    if (w->inputs) return capture(w, leaf, g);
-    TRY(leaf_add(w, leaf, g));
+    if (w->capturing) return capture(w, leaf, g);
+    TRY(leaf_add(w, leaf, g, fresh));
     return leaf->uses == 0 ? run_hooks(leaf) : LKS_OK;
 }
 
@@ -245,7 +248,10 @@ lks_tensor *lksi_back_slot(const lksi_back *b, int i)
 {
     if (i >= b->node->nin) return NULL;
     lks_tensor *leaf = b->node->edge[i].leaf;
-    return leaf && b->slots && leaf->grad_slot && !leaf->grad ? leaf->grad_slot : NULL;
+    if (!leaf || !b->slots || !leaf->grad_slot || leaf->grad) return NULL;
+    for (int k = 0; k < b->node->nin; k++)
+        if (k != i && b->node->edge[k].leaf == leaf) return NULL; /* W @ W: two contributions, one slot */
+    return leaf->grad_slot;
 }
 
 lks_tensor *lksi_back_whole(const lksi_back *b, int i, int *fail)
@@ -298,7 +304,7 @@ static lks_status visit(walk *w, lksi_node *n)
     lks_status s = lks_scope_begin(ctx);
     if (s == LKS_OK) {
         lksi_back b = {.ctx = ctx, .node = n, .attr = &n->attr, .g = n->grad[0], .grad = grad,
-                       .create_graph = w->create_graph, .slots = !w->inputs};
+                       .create_graph = w->create_graph, .slots = !w->capturing};
         s = rule(&b);
         for (int i = 0; i < n->nin && s == LKS_OK; i++) {
             if (!grad[i] || !lksi_back_needs(&b, i)) continue;
@@ -342,7 +348,7 @@ static lks_status go(walk *w, lks_tensor *root, lks_tensor *seed)
         TRY(s);
     }
     /* Leaves some of whose paths carried no gradient have not had their last contribution announced. */
-    for (int64_t i = 0; i < w->leaf_count && !w->inputs; i++)
+    for (int64_t i = 0; i < w->leaf_count && !w->capturing; i++)
         if (w->leaf[i]->uses > 0) TRY(run_hooks(w->leaf[i]));
     return LKS_OK;
 }
@@ -407,8 +413,8 @@ lks_status lks_gradients(lks_tensor *root, lks_tensor *gradient, int n, lks_tens
     for (int i = 0; i < n; i++)
         if (!inputs[i]->requires_grad)
             return lksi_fail(&ctx->base, LKS_ERR_STATE, "lks_gradients", "input %d does not require a gradient", i);
-    walk w = {.ctx = ctx, .where = "lks_gradients", .retain = retain || create_graph, .create_graph = create_graph, .n = n,
-              .inputs = inputs};
+    walk w = {.ctx = ctx, .where = "lks_gradients", .retain = retain || create_graph, .create_graph = create_graph,
+              .capturing = 1, .n = n, .inputs = inputs};
     w.captured = lksi_alloc(&ctx->base, (n + 1) * (int64_t)sizeof *w.captured);
     if (!w.captured) return LKS_ERR_MEMORY;
     lks_status s = walk_from(&w, root, gradient);

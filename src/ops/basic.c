@@ -82,6 +82,7 @@ lks_tensor *lks_to(lks_tensor *x, lks_dtype dtype)
 
 static lks_status writable(const char *where, lks_tensor *dst)
 {
+    if (dst == lks_none) return LKS_ERR_ARGUMENT;
     if (dst->requires_grad && !dst->ctx->no_grad)
         return lksi_fail(&dst->ctx->base, LKS_ERR_STATE, where,
                          "a tensor that requires a gradient is changed in place while ops are recorded (put the call between "
@@ -89,11 +90,36 @@ static lks_status writable(const char *where, lks_tensor *dst)
     return LKS_OK;
 }
 
+/* 1 if the memory from first to last element of one meets that of the other. */
+static int overlap(const lksi_view *a, const lksi_view *b)
+{
+    const lksi_view *v[2] = {a, b};
+    const char *from[2], *to[2];
+    for (int i = 0; i < 2; i++) {
+        int64_t last = 0;
+        for (int d = 0; d < v[i]->ndim; d++) {
+            if (v[i]->shape[d] == 0) return 0;
+            last += (v[i]->shape[d] - 1) * v[i]->stride[d];
+        }
+        from[i] = v[i]->data;
+        to[i] = from[i] + (last + 1) * lks_dtype_size(v[i]->dtype);
+    }
+    return from[0] < to[1] && from[1] < to[0];
+}
+
 lks_status lks_copy_(lks_tensor *dst, lks_tensor *src)
 {
     if (!dst || !src) return LKS_ERR_ARGUMENT;
     TRY(writable("lks_copy_", dst));
-    return lksi_call(dst->ctx, "lks_copy_", LKSI_OP_copy, 1, &src, NULL, 1, &dst);
+    if (src == lks_none || !overlap(&dst->v, &src->v))
+        return lksi_call(dst->ctx, "lks_copy_", LKSI_OP_copy, 1, &src, NULL, 1, &dst);
+    TRY(lks_scope_begin(dst->ctx));
+    dst->ctx->no_grad++;
+    lks_tensor *apart = lks_clone(src);
+    dst->ctx->no_grad--;
+    lks_status s = lksi_call(dst->ctx, "lks_copy_", LKSI_OP_copy, 1, &apart, NULL, 1, &dst);
+    lks_scope_end(dst->ctx);
+    return s;
 }
 
 lks_status lks_fill_(lks_tensor *dst, double value)

@@ -68,7 +68,11 @@ lks_tensor *lks_flatten(lks_tensor *x, int d, int e)
     }
     for (int i = 0; i < d; i++) shape[n++] = x->v.shape[i];
     shape[n] = 1;
-    for (int i = d; i <= e; i++) shape[n] *= x->v.shape[i];
+    for (int i = d; i <= e; i++)
+        if (!lksi_mul_fits(shape[n], x->v.shape[i], &shape[n])) { /* an empty tensor may have such dims */
+            lksi_fail(&x->ctx->base, LKS_ERR_SHAPE, "lks_flatten", "dims %d to %d together do not fit a 64-bit size", d, e);
+            return NULL;
+        }
     n++;
     for (int i = e + 1; i < x->v.ndim; i++) shape[n++] = x->v.shape[i];
     return lks_reshape(x, n, shape);
@@ -117,6 +121,7 @@ lks_tensor *lks_slice(lks_tensor *x, int dim, int64_t start, int64_t end, int64_
     if (end < 0) end += n;
     start = start < 0 ? 0 : start > n ? n : start;
     end = end < start ? start : end > n ? n : end;
+    if (step > n) step = n > 0 ? n : 1; /* one element at most, and no overflow */
     lksi_attr attr = {.slice = {.dim = dim, .start = start, .stop = end, .step = step, .size = n}};
     return one("lks_slice", LKSI_OP_slice, x, &attr);
 }
@@ -188,7 +193,8 @@ int lks_split(lks_tensor *x, int64_t size, int dim, int max, lks_tensor **out)
     if (size < 1 && !(size == 0 && n == 0))
         return lksi_fail(&x->ctx->base, LKS_ERR_ARGUMENT, "lks_split", "piece size is %lld; it must be at least 1",
                          (long long)size);
-    int64_t pieces = n == 0 ? 1 : (n + size - 1) / size;
+    if (size > n) size = n;
+    int64_t pieces = n == 0 ? 1 : n / size + (n % size != 0);
     if (pieces > max)
         return lksi_fail(&x->ctx->base, LKS_ERR_ARGUMENT, "lks_split", "%lld pieces do not fit an array of %d",
                          (long long)pieces, max);

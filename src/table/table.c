@@ -47,7 +47,8 @@ const lksi_row lksi_rows[LKSI_OP_COUNT] = {
 int64_t lksi_numel(const lksi_view *v)
 {
     int64_t n = 1;
-    for (int d = 0; d < v->ndim; d++) n *= v->shape[d];
+    for (int d = 0; d < v->ndim; d++)
+        if (__builtin_mul_overflow(n, v->shape[d], &n)) return 0; /* an empty tensor with large other dims */
     return n;
 }
 
@@ -57,7 +58,7 @@ int lksi_is_contiguous(const lksi_view *v)
     for (int d = v->ndim - 1; d >= 0; d--) {
         if (v->shape[d] == 0) return 1;
         if (v->shape[d] != 1 && v->stride[d] != want) return 0;
-        want *= v->shape[d];
+        (void)__builtin_mul_overflow(want, v->shape[d], &want); /* only where another dim is 0 */
     }
     return 1;
 }
@@ -71,7 +72,7 @@ int lksi_is_channels_last(const lksi_view *v)
         int d = order[i];
         if (v->shape[d] == 0) return 0;
         if (v->shape[d] != 1 && v->stride[d] != want) return 0;
-        want *= v->shape[d];
+        (void)__builtin_mul_overflow(want, v->shape[d], &want);
     }
     return 1;
 }
@@ -81,7 +82,7 @@ void lksi_contiguous_strides(lksi_view *v)
     int64_t s = 1;
     for (int d = v->ndim - 1; d >= 0; d--) {
         v->stride[d] = s;
-        s *= v->shape[d] > 0 ? v->shape[d] : 1;
+        if (v->shape[d] > 1 && __builtin_mul_overflow(s, v->shape[d], &s)) s = 1; /* empty: strides are never used */
     }
 }
 

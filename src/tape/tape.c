@@ -161,7 +161,7 @@ lks_tensor *lks_grad(const lks_tensor *t) { return t->grad; }
 
 lks_status lks_set_requires_grad(lks_tensor *t, int on)
 {
-    if (!t) return LKS_ERR_ARGUMENT;
+    if (!t || t == lks_none) return LKS_ERR_ARGUMENT;
     lksi_base *b = &t->ctx->base;
     char text[256];
     if (on && !lks_dtype_is_float(t->v.dtype))

@@ -95,7 +95,7 @@ fail:
     return ctx->base.code ? ctx->base.code : LKS_ERR_MEMORY;
 }
 
-/* The tensor may outlive the block: leave it with an empty storage instead of a dangling address. */
+/* The tensor may outlive the block: leave it empty instead of with a dangling address. */
 static void orphan(lks_tensor *t, const lksi_arena *a)
 {
     if (!t || t->st->arena != a) return;
@@ -103,6 +103,8 @@ static void orphan(lks_tensor *t, const lksi_arena *a)
     t->st->data = NULL;
     t->st->bytes = 0;
     t->v.data = NULL;
+    t->v.ndim = 1;
+    t->v.shape[0] = t->v.stride[0] = 0;
     t->numel = 0;
 }
 
@@ -112,7 +114,10 @@ void lksi_arena_destroy(lksi_arena *a)
     lks_context *ctx = a->ctx;
     for (int i = 0; i < a->slices; i++) {
         lksi_slice *s = &a->slice[i];
-        for (int w = 0; w < 2; w++) lks_release(s->twin[w]);
+        for (int w = 0; w < 2; w++) {
+            orphan(s->twin[w], a);
+            lks_release(s->twin[w]);
+        }
         if (s->value && s->value->grad_slot && s->value->grad_slot == s->grad) {
             if (s->value->grad == s->grad) {
                 lks_release(s->value->grad);

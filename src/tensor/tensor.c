@@ -296,7 +296,8 @@ lks_tensor *lks_wrap(lks_context *ctx, void *data, lks_dtype dtype, int ndim, co
     }
     for (int d = 0; d < ndim && n; d++) {
         int64_t reach;
-        if (!lksi_mul_fits(v.shape[d] - 1, v.stride[d], &reach) || !lksi_add_fits(last, reach, &last)) {
+        if (!lksi_mul_fits(v.shape[d] - 1, v.stride[d], &reach) || !lksi_add_fits(last, reach, &last) ||
+            last >= INT64_MAX / 8) {
             lksi_fail(&ctx->base, LKS_ERR_SHAPE, "lks_wrap", "strides reach beyond a 64-bit size");
             return NULL;
         }

@@ -1,0 +1,492 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * samples.c - the table of samples, see samples.h.
+ */
+#include "samples.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define CALL(name) static lks_tensor *name(lks_context *ctx, lks_tensor *const *in)
+#define NOT_USED (void)ctx
+
+static lks_tensor *row(lks_context *ctx, int op, int nin, lks_tensor *const *in, lksi_attr attr)
+{
+    return lksi_call1(ctx, lksi_rows[op].name, op, nin, in, &attr);
+}
+
+/* --- views and copies --- */
+
+CALL(view_6_4) { NOT_USED; return lks_reshape(in[0], 2, (int64_t[]){6, -1}); }
+CALL(view_1_1) { NOT_USED; return lks_reshape(in[0], 2, (int64_t[]){1, 1}); }
+CALL(view_empty) { NOT_USED; return lks_reshape(in[0], 3, (int64_t[]){3, 0, 2}); }
+CALL(expand_2_3_4) { NOT_USED; return lks_expand(in[0], 3, (int64_t[]){2, -1, 4}); }
+CALL(expand_2_2) { NOT_USED; return lks_expand(in[0], 2, (int64_t[]){2, 2}); }
+CALL(expand_3_0) { NOT_USED; return lks_expand(in[0], 2, (int64_t[]){3, 0}); }
+CALL(permute_201) { NOT_USED; return lks_permute(in[0], 3, (int[]){2, 0, 1}); }
+CALL(permute_none) { NOT_USED; return lks_permute(in[0], 0, NULL); }
+CALL(slice_2) { NOT_USED; return lks_slice(in[0], 0, 1, 6, 2); }
+CALL(slice_none) { NOT_USED; return lks_slice(in[0], -1, 2, 2, 1); }
+CALL(slice_backward_7)
+{
+    return row(ctx, LKSI_OP_slice_backward, 1, in,
+               (lksi_attr){.slice = {.dim = 0, .start = 1, .stop = 6, .step = 2, .size = 7}});
+}
+/* Parts of one tensor that is not a leaf, as attention takes them from a packed product; the whole is used as well. */
+CALL(packed)
+{
+    NOT_USED;
+    lks_tensor *h = lks_mul_scalar(in[0], 2), *part[3];
+    if (lks_split(h, 2, 1, 3, part) != 3) return NULL;
+    return lks_add(lks_add(lks_mul(part[0], part[1]), part[2]), lks_mul(lks_sum(h, 0, NULL, 0, LKS_DTYPE_NONE), part[1]));
+}
+CALL(overlapping)
+{
+    NOT_USED;
+    lks_tensor *h = lks_mul_scalar(in[0], -1);
+    return lks_mul(lks_slice(h, 0, 0, 4, 1), lks_slice(h, 0, 2, 6, 1));
+}
+CALL(do_clone) { NOT_USED; return lks_clone(in[0]); }
+CALL(do_cast) { return row(ctx, LKSI_OP_cast, 1, in, (lksi_attr){.cast = {.dtype = LKS_F64}}); }
+
+/* --- elementwise --- */
+
+#define BINARY(name) CALL(do_##name) { NOT_USED; return lks_##name(in[0], in[1]); }
+BINARY(add)
+BINARY(sub)
+BINARY(mul)
+BINARY(div)
+CALL(add_self) { NOT_USED; return lks_add(in[0], in[0]); }
+CALL(mul_self) { NOT_USED; return lks_mul(in[0], in[0]); }
+/* One gradient handed to two places that go on differently. */
+CALL(diamond)
+{
+    NOT_USED;
+    lks_tensor *a = lks_clone(in[0]), *s = lks_add(a, lks_mul_scalar(in[0], 3));
+    return lks_add(lks_mul(s, s), lks_add(a, a));
+}
+CALL(do_where) { NOT_USED; return lks_where(in[0], in[1], in[2]); }
+CALL(do_affine) { NOT_USED; return lks_affine(in[0], 2.5, -1); }
+CALL(do_neg) { NOT_USED; return lks_neg(in[0]); }
+#define UNARY(name) CALL(do_##name) { NOT_USED; return lks_##name(in[0]); }
+UNARY(exp)
+UNARY(log)
+UNARY(sqrt)
+UNARY(tanh)
+UNARY(sigmoid)
+UNARY(relu)
+CALL(do_gelu) { NOT_USED; return lks_gelu(in[0], 0); }
+CALL(do_gelu_tanh) { NOT_USED; return lks_gelu(in[0], 1); }
+#define BACKWARD(name) CALL(do_##name) { return row(ctx, LKSI_OP_##name, 2, in, (lksi_attr){0}); }
+BACKWARD(sqrt_backward)
+BACKWARD(tanh_backward)
+BACKWARD(sigmoid_backward)
+BACKWARD(relu_backward)
+BACKWARD(gelu_backward)
+CALL(do_gelu_tanh_backward) { return row(ctx, LKSI_OP_gelu_backward, 2, in, (lksi_attr){.gelu = {.tanh_form = 1}}); }
+CALL(do_dropout)
+{
+    lks_random_rows(ctx, 0, 0); /* the same numbers at each call */
+    return lks_dropout(in[0], 0.25);
+}
+
+/* --- reductions --- */
+
+CALL(sum_all) { NOT_USED; return lks_sum(in[0], 0, NULL, 0, LKS_DTYPE_NONE); }
+CALL(sum_1_keep) { NOT_USED; return lks_sum(in[0], 1, (int[]){1}, 1, LKS_DTYPE_NONE); }
+CALL(sum_0) { NOT_USED; return lks_sum(in[0], 1, (int[]){0}, 0, LKS_DTYPE_NONE); }
+CALL(sum_02) { NOT_USED; return lks_sum(in[0], 2, (int[]){0, -1}, 0, LKS_DTYPE_NONE); }
+CALL(sum_wide) { NOT_USED; return lks_sum(in[0], 1, (int[]){0}, 0, LKS_F64); }
+CALL(mean_all) { NOT_USED; return lks_mean(in[0], 0, NULL, 0, LKS_DTYPE_NONE); }
+CALL(mean_1_keep) { NOT_USED; return lks_mean(in[0], 1, (int[]){1}, 1, LKS_DTYPE_NONE); }
+CALL(mean_02) { NOT_USED; return lks_mean(in[0], 2, (int[]){2, 0}, 0, LKS_DTYPE_NONE); }
+static lks_tensor *max_of(lks_tensor *x, int dim, int keep)
+{
+    lks_tensor *y;
+    return lks_max(x, dim, keep, &y, NULL) == LKS_OK ? y : NULL;
+}
+CALL(max_1) { NOT_USED; return max_of(in[0], 1, 0); }
+CALL(max_last_keep) { NOT_USED; return max_of(in[0], -1, 1); }
+CALL(max_0) { NOT_USED; return max_of(in[0], 0, 0); }
+CALL(max_every) { NOT_USED; return lks_max_all(in[0]); }
+CALL(index_fill_5)
+{
+    return row(ctx, LKSI_OP_index_fill_backward, 2, in, (lksi_attr){.slice = {.dim = 1, .size = 5}});
+}
+
+/* --- products --- */
+
+BINARY(matmul)
+CALL(matmul_self) { NOT_USED; return lks_matmul(in[0], in[0]); }
+CALL(do_linear) { NOT_USED; return lks_linear(in[0], in[1], in[2]); }
+CALL(linear_plain) { NOT_USED; return lks_linear(in[0], in[1], LKS_NONE); }
+
+/* --- convolution, pooling --- */
+
+CALL(conv_plain) { NOT_USED; return lks_conv2d(in[0], in[1], LKS_NONE, NULL, NULL, NULL, 1); }
+CALL(conv_groups)
+{
+    NOT_USED;
+    return lks_conv2d(in[0], in[1], in[2], (int64_t[]){2, 1}, (int64_t[]){1, 2}, NULL, 2);
+}
+CALL(conv_dilated)
+{
+    NOT_USED;
+    return lks_conv2d(in[0], in[1], in[2], NULL, (int64_t[]){1, 1}, (int64_t[]){1, 2}, 1);
+}
+CALL(conv_depthwise) { NOT_USED; return lks_conv2d(in[0], in[1], in[2], NULL, (int64_t[]){1, 1}, NULL, 3); }
+static const lksi_attr conv_attr = {.conv2d = {.stride = {2, 1}, .padding = {1, 0}, .dilation = {1, 1}, .groups = 1}};
+CALL(conv_back_input)
+{
+    lksi_attr a = conv_attr;
+    memcpy(a.conv2d.size, (int64_t[]){2, 2, 4, 4}, sizeof a.conv2d.size);
+    return row(ctx, LKSI_OP_conv2d_backward_input, 2, in, a);
+}
+CALL(conv_back_weight)
+{
+    lksi_attr a = conv_attr;
+    memcpy(a.conv2d.size, (int64_t[]){3, 2, 3, 2}, sizeof a.conv2d.size);
+    return row(ctx, LKSI_OP_conv2d_backward_weight, 2, in, a);
+}
+CALL(pool_2) { NOT_USED; return lks_max_pool2d(in[0], (int64_t[]){2, 2}, NULL, NULL); }
+CALL(pool_3)
+{
+    NOT_USED;
+    return lks_max_pool2d(in[0], (int64_t[]){3, 2}, (int64_t[]){2, 1}, (int64_t[]){1, 1});
+}
+
+/* --- normalisation --- */
+
+CALL(layer_norm_1) { NOT_USED; return lks_layer_norm(in[0], 1, in[1], in[2], 1e-3); }
+CALL(layer_norm_2) { NOT_USED; return lks_layer_norm(in[0], 2, in[1], in[2], 1e-3); }
+CALL(layer_norm_bare) { NOT_USED; return lks_layer_norm(in[0], 1, LKS_NONE, LKS_NONE, 1e-3); }
+CALL(layer_norm_bias) { NOT_USED; return lks_layer_norm(in[0], 1, LKS_NONE, in[1], 1e-3); }
+CALL(layer_norm_weight) { NOT_USED; return lks_layer_norm(in[0], 1, in[1], LKS_NONE, 1e-3); }
+CALL(batch_norm_train)
+{
+    NOT_USED;
+    return lks_batch_norm(in[0], in[1], in[2], LKS_NONE, LKS_NONE, LKS_NONE, LKS_NONE, 1, 0.1, 1e-3);
+}
+CALL(batch_norm_bare)
+{
+    NOT_USED;
+    return lks_batch_norm(in[0], LKS_NONE, LKS_NONE, LKS_NONE, LKS_NONE, LKS_NONE, LKS_NONE, 1, 0.1, 1e-3);
+}
+CALL(batch_norm_eval)
+{
+    NOT_USED;
+    return lks_batch_norm(in[0], in[1], in[2], in[3], in[4], LKS_NONE, LKS_NONE, 0, 0.1, 1e-3);
+}
+
+/* --- softmax, losses --- */
+
+CALL(softmax_last) { NOT_USED; return lks_softmax(in[0], -1); }
+CALL(softmax_1) { NOT_USED; return lks_softmax(in[0], 1); }
+CALL(log_softmax_last) { NOT_USED; return lks_log_softmax(in[0], -1); }
+CALL(log_softmax_1) { NOT_USED; return lks_log_softmax(in[0], 1); }
+CALL(softmax_back) { return row(ctx, LKSI_OP_softmax_backward, 2, in, (lksi_attr){.dim = {.dim = 1}}); }
+CALL(log_softmax_back) { return row(ctx, LKSI_OP_log_softmax_backward, 2, in, (lksi_attr){.dim = {.dim = 1}}); }
+CALL(loss_mean) { NOT_USED; return lks_cross_entropy(in[0], in[1], LKS_IGNORE_INDEX, 0, LKS_REDUCTION_MEAN); }
+CALL(loss_sum) { NOT_USED; return lks_cross_entropy(in[0], in[1], LKS_IGNORE_INDEX, 0.125, LKS_REDUCTION_SUM); }
+CALL(loss_none) { NOT_USED; return lks_cross_entropy(in[0], in[1], LKS_IGNORE_INDEX, 0.25, LKS_REDUCTION_NONE); }
+
+/* --- indexing, joining --- */
+
+CALL(do_embedding) { NOT_USED; return lks_embedding(in[0], in[1]); }
+CALL(embedding_back)
+{
+    return row(ctx, LKSI_OP_embedding_backward, 2, in, (lksi_attr){.embedding = {.rows = 5}});
+}
+CALL(cat_1) { NOT_USED; return lks_cat(3, in, 1); }
+CALL(cat_0) { NOT_USED; return lks_cat(2, in, 0); }
+CALL(cat_many)
+{
+    NOT_USED;
+    lks_tensor *x[20];
+    for (int i = 0; i < 20; i++) x[i] = in[i % 2];
+    return lks_cat(20, x, -1);
+}
+
+/* --- attention --- */
+
+CALL(attend) { NOT_USED; return lks_scaled_dot_product_attention(in[0], in[1], in[2], LKS_NONE, 0, 0, 0); }
+CALL(attend_causal) { NOT_USED; return lks_scaled_dot_product_attention(in[0], in[1], in[2], LKS_NONE, 0, 1, 0.75); }
+CALL(attend_masked) { NOT_USED; return lks_scaled_dot_product_attention(in[0], in[1], in[2], in[3], 0, 0, 0); }
+CALL(attend_dropout)
+{
+    lks_random_rows(ctx, 0, 0);
+    return lks_scaled_dot_product_attention(in[0], in[1], in[2], LKS_NONE, 0.25, 1, 0);
+}
+
+#define T(kind, ...) {kind, (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), {__VA_ARGS__}, 5}
+#define SCALAR(kind) {kind, 0, {0}, 5}
+#define N(...) {__VA_ARGS__}, (int)(sizeof((sample_input[]){__VA_ARGS__}) / sizeof(sample_input))
+#define ALL_SHAPES(row, call, kind, flags)                                                                     \
+    {row, "4-D", call, flags, N(T(kind, 2, 3, 2, 2))}, {row, "0-dim", call, flags, N(SCALAR(kind))},           \
+        {row, "empty", call, flags, N(T(kind, 3, 0))}, {row, "large", call, flags | LARGE, N(T(kind, 65, 1025))}
+#define BOTH_SHAPES(row, call, one, two)                                                                       \
+    {row, "alike", call, ROUGH, N(T(one, 2, 3, 2, 2), T(two, 2, 3, 2, 2))},                                    \
+        {row, "row", call, ROUGH, N(T(one, 3, 4), T(two, 4))},                                                 \
+        {row, "outer", call, ROUGH, N(T(one, 2, 1, 4), T(two, 3, 1))},                                         \
+        {row, "channels", call, ROUGH, N(T(one, 2, 3, 2, 2), T(two, 1, 3, 1, 1))},                             \
+        {row, "0-dim first", call, ROUGH, N(SCALAR(one), T(two, 3, 2))},                                       \
+        {row, "0-dim both", call, ROUGH, N(SCALAR(one), SCALAR(two))},                                         \
+        {row, "empty", call, ROUGH, N(T(one, 4, 0), T(two, 4, 1))},                                            \
+        {row, "large", call, ROUGH | LARGE, N(T(one, 130, 1025), T(two, 130, 1))}
+
+const sample samples[] = {
+    {"view", "[2,3,4] as [6,4]", view_6_4, 0, N(T(IN_REAL, 2, 3, 4))},
+    {"view", "0-dim as [1,1]", view_1_1, 0, N(SCALAR(IN_REAL))},
+    {"view", "empty", view_empty, 0, N(T(IN_REAL, 0, 4))},
+    {"expand", "[3,1] to [2,3,4]", expand_2_3_4, ROUGH, N(T(IN_REAL, 3, 1))},
+    {"expand", "0-dim to [2,2]", expand_2_2, ROUGH, N(SCALAR(IN_REAL))},
+    {"expand", "[1,0] to [3,0]", expand_3_0, 0, N(T(IN_REAL, 1, 0))},
+    {"permute", "[2,3,4]", permute_201, 0, N(T(IN_REAL, 2, 3, 4))},
+    {"permute", "0-dim", permute_none, 0, N(SCALAR(IN_REAL))},
+    {"slice", "[7,4]", slice_2, 0, N(T(IN_REAL, 7, 4))},
+    {"slice", "to nothing", slice_none, 0, N(T(IN_REAL, 2, 4))},
+    {"slice", "parts of one tensor", packed, COMPOSITE | ROUGH, N(T(IN_REAL, 3, 6))},
+    {"slice", "overlapping parts", overlapping, COMPOSITE, N(T(IN_REAL, 6, 2))},
+    {"slice_backward", "[3,4] into [7,4]", slice_backward_7, 0, N(T(IN_REAL, 3, 4))},
+    {"slice_backward", "large", slice_backward_7, LARGE, N(T(IN_REAL, 3, 70000))},
+    ALL_SHAPES("clone", do_clone, IN_REAL, 0),
+    ALL_SHAPES("cast", do_cast, IN_REAL, 0),
+    BOTH_SHAPES("add", do_add, IN_REAL, IN_REAL),
+    BOTH_SHAPES("sub", do_sub, IN_REAL, IN_REAL),
+    BOTH_SHAPES("mul", do_mul, IN_REAL, IN_REAL),
+    BOTH_SHAPES("div", do_div, IN_REAL, IN_AWAY),
+    {"add", "x + x", add_self, 0, N(T(IN_REAL, 3, 2))},
+    {"mul", "x x", mul_self, 0, N(T(IN_REAL, 3, 2))},
+    {"add", "diamond", diamond, ROUGH, N(T(IN_REAL, 3, 2))},
+    {"where", "broadcast", do_where, 0, N(T(IN_BOOL, 3, 4), T(IN_REAL, 3, 1), T(IN_REAL, 4))},
+    {"where", "4-D", do_where, 0, N(T(IN_BOOL, 2, 3, 2, 2), T(IN_REAL, 2, 3, 2, 2), T(IN_REAL, 1, 3, 1, 1))},
+    {"where", "0-dim", do_where, 0, N(SCALAR(IN_BOOL), SCALAR(IN_REAL), SCALAR(IN_REAL))},
+    {"where", "empty", do_where, 0, N(T(IN_BOOL, 0, 1), T(IN_REAL, 4), SCALAR(IN_REAL))},
+    {"where", "large", do_where, LARGE, N(T(IN_BOOL, 130, 1025), T(IN_REAL, 130, 1), T(IN_REAL, 1025))},
+    ALL_SHAPES("affine", do_affine, IN_REAL, 0),
+    {"affine", "negation", do_neg, 0, N(T(IN_REAL, 3))},
+    ALL_SHAPES("exp", do_exp, IN_REAL, 0),
+    ALL_SHAPES("log", do_log, IN_POSITIVE, 0),
+    ALL_SHAPES("sqrt", do_sqrt, IN_POSITIVE, 0),
+    ALL_SHAPES("tanh", do_tanh, IN_REAL, ROUGH),
+    ALL_SHAPES("sigmoid", do_sigmoid, IN_REAL, ROUGH),
+    ALL_SHAPES("relu", do_relu, IN_AWAY, 0),
+    ALL_SHAPES("gelu", do_gelu, IN_REAL, 0),
+    ALL_SHAPES("gelu", do_gelu_tanh, IN_REAL, 0),
+    BOTH_SHAPES("sqrt_backward", do_sqrt_backward, IN_REAL, IN_POSITIVE),
+    BOTH_SHAPES("tanh_backward", do_tanh_backward, IN_REAL, IN_UNIT),
+    BOTH_SHAPES("sigmoid_backward", do_sigmoid_backward, IN_REAL, IN_UNIT),
+    BOTH_SHAPES("relu_backward", do_relu_backward, IN_REAL, IN_AWAY),
+    BOTH_SHAPES("gelu_backward", do_gelu_backward, IN_REAL, IN_REAL),
+    BOTH_SHAPES("gelu_backward", do_gelu_tanh_backward, IN_REAL, IN_REAL),
+    ALL_SHAPES("dropout", do_dropout, IN_REAL, 0),
+    ALL_SHAPES("sum", sum_all, IN_REAL, ROUGH),
+    {"sum", "dim 1 kept", sum_1_keep, ROUGH, N(T(IN_REAL, 2, 3, 4))},
+    {"sum", "dims 0 and 2", sum_02, ROUGH, N(T(IN_REAL, 2, 3, 4))},
+    {"sum", "to float64", sum_wide, 0, N(T(IN_REAL, 2, 3))},
+    {"sum", "of empty dim", sum_0, 0, N(T(IN_REAL, 0, 3))},
+    {"sum", "large columns", sum_0, LARGE, N(T(IN_REAL, 1030, 130))},
+    {"sum", "large rows", sum_1_keep, LARGE, N(T(IN_REAL, 70, 3000))},
+    {"mean", "all", mean_all, ROUGH, N(T(IN_REAL, 3, 4))},
+    {"mean", "0-dim", mean_all, 0, N(SCALAR(IN_REAL))},
+    {"mean", "dim 1 kept", mean_1_keep, ROUGH, N(T(IN_REAL, 2, 3, 4))},
+    {"mean", "dims 2 and 0", mean_02, ROUGH, N(T(IN_REAL, 2, 3, 4))},
+    {"mean", "no rows", mean_1_keep, 0, N(T(IN_REAL, 0, 3))},
+    {"mean", "large", mean_02, LARGE, N(T(IN_REAL, 60, 70, 33))},
+    {"max", "dim 1", max_1, 0, N(T(IN_APART, 2, 4, 3))},
+    {"max", "last kept", max_last_keep, 0, N(T(IN_APART, 2, 3, 4))},
+    {"max", "dim 0", max_0, 0, N(T(IN_APART, 5))},
+    {"max", "0-dim", max_0, 0, N(SCALAR(IN_APART))},
+    {"max", "all", max_every, 0, N(T(IN_APART, 3, 3))},
+    {"max", "no rows", max_last_keep, 0, N(T(IN_APART, 0, 3))},
+    {"max", "large", max_1, LARGE, N(T(IN_REAL, 70, 40, 50))},
+    {"index_fill_backward", "[3,1]", index_fill_5, 0, N(T(IN_REAL, 3, 1), T(IN_INDEX, 3, 1))},
+    {"index_fill_backward", "empty", index_fill_5, 0, N(T(IN_REAL, 0, 1), T(IN_INDEX, 0, 1))},
+    {"matmul", "[3,4] [4,2]", do_matmul, ROUGH, N(T(IN_REAL, 3, 4), T(IN_REAL, 4, 2))},
+    {"matmul", "[4] [4]", do_matmul, ROUGH, N(T(IN_REAL, 4), T(IN_REAL, 4))},
+    {"matmul", "[4] [4,3]", do_matmul, ROUGH, N(T(IN_REAL, 4), T(IN_REAL, 4, 3))},
+    {"matmul", "[3,4] [4]", do_matmul, ROUGH, N(T(IN_REAL, 3, 4), T(IN_REAL, 4))},
+    {"matmul", "[2,3,4] [4,2]", do_matmul, ROUGH, N(T(IN_REAL, 2, 3, 4), T(IN_REAL, 4, 2))},
+    {"matmul", "[3,4] [2,4,2]", do_matmul, ROUGH, N(T(IN_REAL, 3, 4), T(IN_REAL, 2, 4, 2))},
+    {"matmul", "[2,3,4] [2,4,2]", do_matmul, ROUGH, N(T(IN_REAL, 2, 3, 4), T(IN_REAL, 2, 4, 2))},
+    {"matmul", "[2,1,3,4] [3,4,2]", do_matmul, ROUGH, N(T(IN_REAL, 2, 1, 3, 4), T(IN_REAL, 3, 4, 2))},
+    {"matmul", "[4] [2,4,3]", do_matmul, ROUGH, N(T(IN_REAL, 4), T(IN_REAL, 2, 4, 3))},
+    {"matmul", "[2,3,4] [4]", do_matmul, ROUGH, N(T(IN_REAL, 2, 3, 4), T(IN_REAL, 4))},
+    {"matmul", "[1,1] [1,1]", do_matmul, ROUGH, N(T(IN_REAL, 1, 1), T(IN_REAL, 1, 1))},
+    {"matmul", "no rows", do_matmul, 0, N(T(IN_REAL, 0, 3), T(IN_REAL, 3, 2))},
+    {"matmul", "nothing between", do_matmul, 0, N(T(IN_REAL, 2, 0), T(IN_REAL, 0, 3))},
+    {"matmul", "no batch", do_matmul, 0, N(T(IN_REAL, 0, 2, 3), T(IN_REAL, 3, 2))},
+    {"matmul", "W W", matmul_self, ROUGH, N(T(IN_REAL, 3, 3))},
+    {"matmul", "large", do_matmul, LARGE, N(T(IN_REAL, 130, 300), T(IN_REAL, 300, 90))},
+    {"matmul", "large batch", do_matmul, LARGE, N(T(IN_REAL, 7, 40, 33), T(IN_REAL, 7, 33, 50))},
+    {"linear", "[3,4]", do_linear, ROUGH, N(T(IN_REAL, 3, 4), T(IN_REAL, 2, 4), T(IN_REAL, 2))},
+    {"linear", "[2,3,4], no bias", linear_plain, ROUGH, N(T(IN_REAL, 2, 3, 4), T(IN_REAL, 2, 4))},
+    {"linear", "[4]", do_linear, ROUGH, N(T(IN_REAL, 4), T(IN_REAL, 2, 4), T(IN_REAL, 2))},
+    {"linear", "no rows", do_linear, 0, N(T(IN_REAL, 0, 4), T(IN_REAL, 2, 4), T(IN_REAL, 2))},
+    {"linear", "no inputs", do_linear, ROUGH, N(T(IN_REAL, 3, 0), T(IN_REAL, 2, 0), T(IN_REAL, 2))},
+    {"linear", "no rows, 3-D", do_linear, 0, N(T(IN_REAL, 2, 0, 3), T(IN_REAL, 2, 3), T(IN_REAL, 2))},
+    {"linear", "large", do_linear, LARGE, N(T(IN_REAL, 3, 90, 96), T(IN_REAL, 120, 96), T(IN_REAL, 120))},
+    {"conv2d", "plain", conv_plain, ROUGH, N(T(IN_REAL, 2, 2, 4, 3), T(IN_REAL, 3, 2, 2, 2))},
+    {"conv2d", "groups, stride, padding", conv_groups, ROUGH,
+     N(T(IN_REAL, 1, 4, 4, 3), T(IN_REAL, 4, 2, 3, 2), T(IN_REAL, 4))},
+    {"conv2d", "dilated", conv_dilated, ROUGH, N(T(IN_REAL, 1, 2, 4, 5), T(IN_REAL, 2, 2, 2, 2), T(IN_REAL, 2))},
+    {"conv2d", "depthwise", conv_depthwise, ROUGH, N(T(IN_REAL, 1, 3, 3, 3), T(IN_REAL, 3, 1, 3, 3), T(IN_REAL, 3))},
+    {"conv2d", "empty", conv_depthwise, 0, N(T(IN_REAL, 0, 3, 3, 3), T(IN_REAL, 3, 1, 3, 3), T(IN_REAL, 3))},
+    {"conv2d", "large", conv_groups, LARGE, N(T(IN_REAL, 4, 8, 17, 16), T(IN_REAL, 16, 4, 3, 3), T(IN_REAL, 16))},
+    {"conv2d_backward_input", "4-D", conv_back_input, ROUGH, N(T(IN_REAL, 2, 3, 2, 3), T(IN_REAL, 3, 2, 3, 2))},
+    {"conv2d_backward_weight", "4-D", conv_back_weight, ROUGH, N(T(IN_REAL, 2, 3, 2, 3), T(IN_REAL, 2, 2, 4, 4))},
+    {"max_pool2d", "2 x 2", pool_2, ONCE, N(T(IN_APART, 2, 2, 4, 4))},
+    {"max_pool2d", "3 x 2, stride, padding", pool_3, ONCE | ROUGH, N(T(IN_APART, 1, 2, 5, 4))},
+    {"max_pool2d", "empty", pool_2, ONCE, N(T(IN_APART, 0, 2, 4, 4))},
+    {"max_pool2d", "large", pool_3, ONCE | LARGE, N(T(IN_REAL, 4, 8, 33, 30))},
+    {"layer_norm", "[3,6]", layer_norm_1, ONCE | ROUGH, N(T(IN_REAL, 3, 6), T(IN_REAL, 6), T(IN_REAL, 6))},
+    {"layer_norm", "2 dims", layer_norm_2, ONCE | ROUGH, N(T(IN_REAL, 2, 3, 2), T(IN_REAL, 3, 2), T(IN_REAL, 3, 2))},
+    {"layer_norm", "bare", layer_norm_bare, ONCE | ROUGH, N(T(IN_REAL, 2, 2, 5))},
+    {"layer_norm", "bias alone", layer_norm_bias, ONCE | ROUGH, N(T(IN_REAL, 3, 5), T(IN_REAL, 5))},
+    {"layer_norm", "weight alone", layer_norm_weight, ONCE | ROUGH, N(T(IN_REAL, 3, 5), T(IN_REAL, 5))},
+    {"layer_norm", "no rows", layer_norm_1, ONCE, N(T(IN_REAL, 0, 6), T(IN_REAL, 6), T(IN_REAL, 6))},
+    {"layer_norm", "large", layer_norm_1, ONCE | LARGE, N(T(IN_REAL, 1030, 64), T(IN_REAL, 64), T(IN_REAL, 64))},
+    {"batch_norm", "4-D", batch_norm_train, ONCE | ROUGH, N(T(IN_REAL, 3, 2, 2, 2), T(IN_REAL, 2), T(IN_REAL, 2))},
+    {"batch_norm", "2-D", batch_norm_train, ONCE | ROUGH, N(T(IN_REAL, 5, 3), T(IN_REAL, 3), T(IN_REAL, 3))},
+    {"batch_norm", "bare", batch_norm_bare, ONCE | ROUGH, N(T(IN_REAL, 3, 2, 3))},
+    {"batch_norm", "evaluation", batch_norm_eval, ONCE | ROUGH,
+     N(T(IN_REAL, 2, 3, 2, 2), T(IN_REAL, 3), T(IN_REAL, 3), T(IN_STAT, 3), T(IN_STAT, 3))},
+    {"batch_norm", "large", batch_norm_train, ONCE | LARGE, N(T(IN_REAL, 16, 8, 19, 19), T(IN_REAL, 8), T(IN_REAL, 8))},
+    {"softmax", "last", softmax_last, ROUGH, N(T(IN_REAL, 3, 4))},
+    {"softmax", "dim 1", softmax_1, ROUGH, N(T(IN_REAL, 2, 3, 2))},
+    {"softmax", "0-dim", softmax_last, ROUGH, N(SCALAR(IN_REAL))},
+    {"softmax", "no rows", softmax_last, 0, N(T(IN_REAL, 0, 3))},
+    {"softmax", "of nothing", softmax_last, 0, N(T(IN_REAL, 3, 0))},
+    {"softmax", "large", softmax_last, LARGE, N(T(IN_REAL, 200, 300))},
+    {"softmax_backward", "dim 1", softmax_back, ROUGH, N(T(IN_REAL, 2, 3, 2), T(IN_UNIT, 2, 3, 2))},
+    {"log_softmax", "last", log_softmax_last, ROUGH, N(T(IN_REAL, 3, 4))},
+    {"log_softmax", "dim 1", log_softmax_1, ROUGH, N(T(IN_REAL, 2, 3, 2))},
+    {"log_softmax", "0-dim", log_softmax_last, ROUGH, N(SCALAR(IN_REAL))},
+    {"log_softmax", "no rows", log_softmax_last, 0, N(T(IN_REAL, 0, 3))},
+    {"log_softmax", "large", log_softmax_1, LARGE, N(T(IN_REAL, 100, 30, 40))},
+    {"log_softmax_backward", "dim 1", log_softmax_back, ROUGH, N(T(IN_REAL, 2, 3, 2), T(IN_REAL, 2, 3, 2))},
+    {"cross_entropy", "mean", loss_mean, ONCE | ROUGH, N(T(IN_REAL, 4, 5), T(IN_IGNORE, 4))},
+    {"cross_entropy", "sum, smoothed", loss_sum, ONCE | ROUGH, N(T(IN_REAL, 2, 5, 3), T(IN_IGNORE, 2, 3))},
+    {"cross_entropy", "each, smoothed", loss_none, ONCE | ROUGH, N(T(IN_REAL, 4, 5), T(IN_INDEX, 4))},
+    {"cross_entropy", "no rows", loss_mean, ONCE, N(T(IN_REAL, 0, 5), T(IN_INDEX, 0))},
+    {"cross_entropy", "large", loss_mean, ONCE | LARGE, N(T(IN_REAL, 1030, 150), T(IN_IGNORE, 1030))},
+    {"embedding", "[2,3]", do_embedding, ROUGH, N(T(IN_REAL, 5, 3), T(IN_INDEX, 2, 3))},
+    {"embedding", "int32", do_embedding, ROUGH, N(T(IN_REAL, 5, 2), T(IN_INDEX32, 4))},
+    {"embedding", "0-dim", do_embedding, 0, N(T(IN_REAL, 5, 3), SCALAR(IN_INDEX))},
+    {"embedding", "empty", do_embedding, 0, N(T(IN_REAL, 5, 3), T(IN_INDEX, 0))},
+    {"embedding", "large", do_embedding, LARGE, N(T(IN_REAL, 5, 128), T(IN_INDEX, 40, 50))},
+    {"embedding_backward", "[2,3]", embedding_back, ROUGH, N(T(IN_REAL, 2, 3, 4), T(IN_INDEX, 2, 3))},
+    {"cat", "dim 1", cat_1, 0, N(T(IN_REAL, 2, 1), T(IN_REAL, 2, 3), T(IN_REAL, 2, 2))},
+    {"cat", "with an empty one", cat_1, 0, N(T(IN_REAL, 2, 1), T(IN_REAL, 2, 0), T(IN_REAL, 2, 2))},
+    {"cat", "with an empty 1-D one", cat_0, 0, N(T(IN_REAL, 0), T(IN_REAL, 2, 2))},
+    {"cat", "20 of two", cat_many, ROUGH, N(T(IN_REAL, 2, 1, 2), T(IN_REAL, 2, 1, 1))},
+    {"cat", "large", cat_1, LARGE, N(T(IN_REAL, 300, 70), T(IN_REAL, 300, 130), T(IN_REAL, 300, 1))},
+    {"attention", "plain", attend, ONCE | ROUGH,
+     N(T(IN_REAL, 1, 2, 3, 4), T(IN_REAL, 1, 2, 5, 4), T(IN_REAL, 1, 2, 5, 3))},
+    {"attention", "causal", attend_causal, ONCE | ROUGH,
+     N(T(IN_REAL, 2, 1, 3, 2), T(IN_REAL, 2, 1, 4, 2), T(IN_REAL, 2, 1, 4, 2))},
+    {"attention", "bool mask", attend_masked, ONCE | ROUGH,
+     N(T(IN_REAL, 1, 2, 3, 2), T(IN_REAL, 1, 2, 4, 2), T(IN_REAL, 1, 2, 4, 2), T(IN_BOOL, 3, 4))},
+    {"attention", "added mask", attend_masked, ONCE | ROUGH,
+     N(T(IN_REAL, 1, 2, 3, 2), T(IN_REAL, 1, 2, 4, 2), T(IN_REAL, 1, 2, 4, 2), T(IN_MASK, 1, 1, 3, 4))},
+    {"attention", "dropout", attend_dropout, ONCE | ROUGH,
+     N(T(IN_REAL, 1, 2, 3, 2), T(IN_REAL, 1, 2, 3, 2), T(IN_REAL, 1, 2, 3, 2))},
+    {"attention", "no queries", attend, ONCE, N(T(IN_REAL, 1, 2, 0, 2), T(IN_REAL, 1, 2, 3, 2), T(IN_REAL, 1, 2, 3, 2))},
+    {"attention", "no keys", attend, ONCE, N(T(IN_REAL, 1, 2, 3, 2), T(IN_REAL, 1, 2, 0, 2), T(IN_REAL, 1, 2, 0, 2))},
+    {"attention", "large", attend_causal, ONCE | LARGE,
+     N(T(IN_REAL, 2, 4, 65, 16), T(IN_REAL, 2, 4, 65, 16), T(IN_REAL, 2, 4, 65, 16))},
+};
+const int sample_count = (int)(sizeof samples / sizeof *samples);
+const char *const layout_names[LAYOUTS] = {"row-major", "reversed", "sliced", "channels-last"};
+
+int sample_differentiable(const sample *s, int i) { return i < s->nin && s->in[i].kind <= IN_LAST_FLOAT; }
+
+static uint32_t mix(uint64_t i, uint64_t seed)
+{
+    uint64_t h = (i + 1) * 0x9e3779b97f4a7c15u ^ (seed + 1) * 0xd1b54a32d192ed03u;
+    h ^= h >> 29;
+    h *= 0xbf58476d1ce4e5b9u;
+    return (uint32_t)(h >> 40);
+}
+
+static double value_of(int kind, int64_t i, int64_t n, uint64_t seed, int64_t limit)
+{
+    uint32_t u = mix((uint64_t)i, seed);
+    switch (kind) {
+    case IN_REAL: return ((double)(u % 129) - 64) / 32;
+    case IN_POSITIVE:
+    case IN_STAT: return 0.25 + (double)(u % 65) / 32;
+    case IN_UNIT: return 0.125 + (double)(u % 97) / 128;
+    case IN_AWAY: return (u & 1024 ? 1 : -1) * (0.25 + (double)(u % 57) / 32);
+    case IN_APART: /* 37 has no common factor with any n here: a permutation */
+        return ((double)(i * 37 % (n % 37 ? n : n + 1)) - (double)(n / 2)) / 8;
+    case IN_MASK: return ((double)(u % 65) - 32) / 16;
+    case IN_IGNORE: return i % 3 == 2 ? LKS_IGNORE_INDEX : (double)(u % (uint32_t)limit);
+    case IN_BOOL: return u % 3 != 0 || i == 0;
+    default: return (double)(u % (uint32_t)limit);
+    }
+}
+
+int sample_has_layout(const sample *s, int layout)
+{
+    for (int i = 0; i < s->nin; i++)
+        if (layout == CHANNELS_LAST ? s->in[i].ndim == 4 : s->in[i].ndim > 0) return 1;
+    return layout == PLAIN;
+}
+
+static lks_tensor *plain(lks_context *ctx, const sample_input *in, lks_dtype dtype, uint64_t seed, int ndim,
+                         const int64_t *shape, const int *order, const int64_t *start, int64_t step)
+{
+    int64_t n = 1, wanted = 1;
+    for (int d = 0; d < ndim; d++) n *= shape[d];
+    for (int d = 0; d < in->ndim; d++) wanted *= in->shape[d];
+    double *v = malloc((size_t)(n + 1) * sizeof *v);
+    /* Where each element of the input lies in this memory; others are filled with what must not be read. */
+    for (int64_t i = 0; i < n; i++) v[i] = in->kind >= IN_INDEX ? 1 : 99;
+    for (int64_t i = 0; i < wanted; i++) {
+        int64_t index[8], at = 0, rest = i;
+        for (int d = in->ndim - 1; d >= 0; d--) {
+            index[d] = rest % in->shape[d];
+            rest /= in->shape[d];
+        }
+        for (int d = 0; d < ndim; d++) {
+            int64_t k = index[order ? order[d] : d];
+            at = at * shape[d] + (start ? start[d] + k * (d == ndim - 1 ? step : 1) : k);
+        }
+        v[at] = value_of(in->kind, i, wanted, seed, in->limit);
+    }
+    lks_tensor *t = lks_from_host(ctx, LKS_F64, ndim, shape, v);
+    free(v);
+    return lks_to(t, dtype);
+}
+
+lks_tensor *sample_tensor(lks_context *ctx, const sample *s, int i, lks_dtype dtype, int layout)
+{
+    const sample_input *in = &s->in[i];
+    uint64_t seed = (uint64_t)i + 10;
+    int order[8], back[8], n = in->ndim;
+    int64_t shape[8] = {0}, start[8] = {0};
+    if (in->kind == IN_STAT) dtype = LKS_F32;
+    if (in->kind == IN_INDEX || in->kind == IN_IGNORE) dtype = LKS_I64;
+    if (in->kind == IN_INDEX32) dtype = LKS_I32;
+    if (in->kind == IN_BOOL) dtype = LKS_BOOL;
+    if (n == 0 || layout == PLAIN || (layout == CHANNELS_LAST && n != 4))
+        return plain(ctx, in, dtype, seed, n, in->shape, NULL, NULL, 1);
+    if (layout == SLICED) {
+        for (int d = 0; d < n; d++) {
+            start[d] = 1;
+            shape[d] = d == n - 1 ? 2 * in->shape[d] + 1 : in->shape[d] + 2;
+        }
+        lks_tensor *t = plain(ctx, in, dtype, seed, n, shape, NULL, start, 2);
+        for (int d = 0; d < n; d++)
+            t = d == n - 1 ? lks_slice(t, d, 1, 1 + 2 * in->shape[d], 2) : lks_slice(t, d, 1, 1 + in->shape[d], 1);
+        return t;
+    }
+    static const int nhwc[4] = {0, 2, 3, 1};
+    for (int d = 0; d < n; d++) {
+        order[d] = layout == CHANNELS_LAST ? nhwc[d] : n - 1 - d;
+        back[order[d]] = d;
+        shape[d] = in->shape[order[d]];
+    }
+    return lks_permute(plain(ctx, in, dtype, seed, n, shape, order, NULL, 1), n, back);
+}
