@@ -216,7 +216,7 @@ int job_recall(job *j, options *o, lks_checkpoint *c)
     j->lm = !strcmp(text, "lm");
     for (int i = 0; i < OPT_COUNT; i++) {
         char key[64];
-        if (!remembered(i) || !option_applies(i, j->lm ? LM : CLASSIFY) || o->v[i].from) continue;
+        if (!remembered(i) || !option_applies(i, j->lm ? LM : CLASSIFY) || o->v[i].from > 0) continue;
         snprintf(key, sizeof key, "option.%s", option_name(i));
         if (lks_checkpoint_get_text(c, key, &text) != LKS_OK) {
             lks_error_clear(j->ctx);

@@ -109,6 +109,7 @@ const char *option_text(const options *o, int id, char *buffer, int bytes)
     const option_value *v = &o->v[id];
     int at = 0;
     buffer[0] = 0;
+    if (v->from < 0) return buffer;
     switch (rows[id].kind) {
     case LIST:
         for (int i = 0; i < v->count && at < bytes; i++)
@@ -224,10 +225,10 @@ int options_parse(options *o, int command, const char *usage, int argc, const ch
 {
     memset(o, 0, sizeof *o);
     o->command = command;
-    for (int i = 0; i < OPT_COUNT; i++)
-        if (rows[i].preset[0] && rows[i].kind != LIST) {
-            options_set(o, i, rows[i].preset, 0);
-        }
+    for (int i = 0; i < OPT_COUNT; i++) {
+        o->v[i].from = -1;
+        if (rows[i].preset[0] && rows[i].kind != LIST) options_set(o, i, rows[i].preset, 0);
+    }
     struct poptOption table[OPT_COUNT + 2];
     int n = 0;
     memset(table, 0, sizeof table);

@@ -24,7 +24,7 @@ enum option_id {
 enum option_kind { TEXT, LIST, WHOLE, REAL, CHOICE, FLAG };
 
 typedef struct option_value {
-    int from; /* 0 default, 1 configuration file, 2 command line, 3 checkpoint */
+    int from; /* -1 nothing, 0 default, 1 configuration file, 2 command line, 3 checkpoint */
     const char *text;
     int64_t whole;
     double real;

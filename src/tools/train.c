@@ -54,14 +54,14 @@ static int settle(options *o, int lm)
         {OPT_weight_decay, !strcmp(opt_text(o, optimizer), "adamw") ? "0.01" : "0"},
     };
     for (size_t i = 0; i < sizeof preset / sizeof *preset; i++)
-        if (!o->v[preset[i].id].from) options_set(o, preset[i].id, preset[i].text, 0);
+        if (o->v[preset[i].id].from <= 0) options_set(o, preset[i].id, preset[i].text, 0);
     if (opt_given(o, steps) && opt_given(o, epochs)) return usage_error("--steps and --epochs exclude each other");
     if (opt_real(o, scaler_growth) <= 1) return usage_error("--scaler-growth is %g; it must be above 1", opt_real(o, scaler_growth));
     if (opt_real(o, scaler_backoff) <= 0 || opt_real(o, scaler_backoff) >= 1)
         return usage_error("--scaler-backoff is %g; it must be between 0 and 1", opt_real(o, scaler_backoff));
     if (strcmp(opt_text(o, precision), "f16"))
         for (int id = OPT_scaler_init; id <= OPT_scaler_backoff; id++)
-            if (o->v[id].from) return usage_error("--%s goes with --precision f16 only", option_name(id));
+            if (o->v[id].from > 0) return usage_error("--%s goes with --precision f16 only", option_name(id));
     if (opt_given(o, momentum) && strcmp(opt_text(o, optimizer), "sgd")) return usage_error("--momentum goes with --optimizer sgd only");
     if (opt_whole(o, accumulate) > opt_whole(o, batch))
         return usage_error("--accumulate %lld is more than --batch %lld samples", (long long)opt_whole(o, accumulate),
