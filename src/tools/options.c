@@ -269,7 +269,7 @@ int options_parse(options *o, int command, const char *usage, int argc, const ch
         o->operand[o->operands] = strdup(rest[o->operands]);
     }
     poptFreeContext(pc);
-    if (!code && given.v[OPT_config].from && given.v[OPT_config].text[0]) code = read_config(o, given.v[OPT_config].text);
+    if (!code && given.v[OPT_config].from > 0 && given.v[OPT_config].text[0]) code = read_config(o, given.v[OPT_config].text);
     for (int i = 0; i < OPT_COUNT; i++)
         if (given.v[i].from == 2) o->v[i] = given.v[i];
     return code;
