@@ -10,7 +10,8 @@
 #include <string.h>
 
 /* A contiguous block holding t's elements: t's own memory, or a copy to be put back. */
-static lks_status block_open(lks_tensor *t, int load, void **block) {
+static lks_status block_open(lks_tensor *t, int load, void **block)
+{
     lks_context *ctx = t->ctx;
     if (lksi_is_contiguous(&t->v)) {
         *block = t->v.data;
@@ -29,7 +30,8 @@ static lks_status block_open(lks_tensor *t, int load, void **block) {
     return st;
 }
 
-static lks_status block_close(lks_tensor *t, void *block, int store) {
+static lks_status block_close(lks_tensor *t, void *block, int store)
+{
     lks_context *ctx = t->ctx;
     lks_status st = LKS_OK;
     if (block != t->v.data) {
@@ -49,7 +51,8 @@ static lks_status block_close(lks_tensor *t, void *block, int store) {
 }
 
 /* In-place results need every element to have its own place. */
-static lks_status check_target(lks_tensor *t, const char *where) {
+static lks_status check_target(lks_tensor *t, const char *where)
+{
     if (!t) return LKS_ERR_STATE;
     if (t == lks_none) return LKS_ERR_ARGUMENT;
     for (int d = 0; d < t->v.ndim; d++)
@@ -59,7 +62,8 @@ static lks_status check_target(lks_tensor *t, const char *where) {
     return LKS_OK;
 }
 
-lks_status lks_all_reduce(lks_tensor *t, int op) {
+lks_status lks_all_reduce(lks_tensor *t, int op)
+{
     TRY(check_target(t, "lks_all_reduce"));
     lksi_comm *c = t->ctx->comm;
     lksi_request *rq = NULL;
@@ -71,7 +75,8 @@ lks_status lks_all_reduce(lks_tensor *t, int op) {
     return st != LKS_OK ? st : end;
 }
 
-lks_status lks_broadcast(lks_tensor *t, int root) {
+lks_status lks_broadcast(lks_tensor *t, int root)
+{
     TRY(check_target(t, "lks_broadcast"));
     lksi_comm *c = t->ctx->comm;
     lksi_request *rq = NULL;
@@ -88,7 +93,8 @@ typedef struct shape {
 } shape;
 
 /* All ranks hold the same table, so all find the same fault. */
-static lks_status check_shapes(lks_context *ctx, const shape *all, int n) {
+static lks_status check_shapes(lks_context *ctx, const shape *all, int n)
+{
     char a[256], b[256];
     for (int s = 0; s < n; s++) {
         int fits = all[s].ndim == all[0].ndim && all[s].dtype == all[0].dtype && all[s].ndim > 0;
@@ -108,7 +114,8 @@ static lks_status check_shapes(lks_context *ctx, const shape *all, int n) {
     return LKS_OK;
 }
 
-static lks_tensor *gather_blocks(lks_tensor *t, const shape *all) {
+static lks_tensor *gather_blocks(lks_tensor *t, const shape *all)
+{
     lks_context *ctx = t->ctx;
     lksi_comm *c = ctx->comm;
     int n = c->size, even = 1;
@@ -156,7 +163,8 @@ static lks_tensor *gather_blocks(lks_tensor *t, const shape *all) {
     return st == LKS_OK ? y : NULL;
 }
 
-lks_tensor *lks_all_gather(lks_tensor *t) {
+lks_tensor *lks_all_gather(lks_tensor *t)
+{
     if (!t || t == lks_none) return NULL;
     lks_context *ctx = t->ctx;
     lksi_comm *c = ctx->comm;
@@ -171,34 +179,42 @@ lks_tensor *lks_all_gather(lks_tensor *t) {
     return y;
 }
 
-lks_status lks_barrier(lks_context *ctx) {
+lks_status lks_barrier(lks_context *ctx)
+{
     return lksi_host_barrier(ctx->comm, "lks_barrier");
 }
 
-static lks_status reduce(lks_context *ctx, const char *where, void *value, int n, lks_dtype dtype, int op) {
+static lks_status reduce(lks_context *ctx, const char *where, void *value, int n, lks_dtype dtype, int op)
+{
     if (n < 0 || (n > 0 && !value))
         return lksi_fail(&ctx->base, LKS_ERR_ARGUMENT, where, "%d values at %p", n, value);
     return lksi_host_reduce(ctx->comm, where, value, n, dtype, op);
 }
 
-lks_status lks_reduce_i64(lks_context *ctx, int64_t *value, int n, int op) {
+lks_status lks_reduce_i64(lks_context *ctx, int64_t *value, int n, int op)
+{
     return reduce(ctx, "lks_reduce_i64", value, n, LKS_I64, op);
 }
 
-lks_status lks_reduce_f64(lks_context *ctx, double *value, int n, int op) {
+lks_status lks_reduce_f64(lks_context *ctx, double *value, int n, int op)
+{
     return reduce(ctx, "lks_reduce_f64", value, n, LKS_F64, op);
 }
 
-lks_status lks_broadcast_bytes(lks_context *ctx, void *data, int64_t bytes, int root) {
+lks_status lks_broadcast_bytes(lks_context *ctx, void *data, int64_t bytes, int root)
+{
     if (bytes < 0 || (bytes > 0 && !data))
-        return lksi_fail(&ctx->base, LKS_ERR_ARGUMENT, "lks_broadcast_bytes", "%lld bytes at %p", (long long)bytes, data);
+        return lksi_fail(&ctx->base, LKS_ERR_ARGUMENT, "lks_broadcast_bytes", "%lld bytes at %p", (long long)bytes,
+                         data);
     return lksi_host_broadcast(ctx->comm, "lks_broadcast_bytes", data, bytes, root);
 }
 
-lks_status lks_agree(lks_context *ctx, lks_status mine) {
+lks_status lks_agree(lks_context *ctx, lks_status mine)
+{
     return lksi_agree(ctx->comm, "lks_agree", mine);
 }
 
-lks_status lks_rank_zero_call(lks_context *ctx, lks_rank_zero_fn fn, void *user) {
+lks_status lks_rank_zero_call(lks_context *ctx, lks_rank_zero_fn fn, void *user)
+{
     return lksi_rank_zero(ctx->comm, "lks_rank_zero_call", fn, user);
 }

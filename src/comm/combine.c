@@ -10,7 +10,8 @@
 
 static const char *const op_names[] = {"sum", "mean", "min", "max", "product"};
 
-lks_status lksi_combine_check(lksi_base *b, const char *where, lks_dtype dtype, int op) {
+lks_status lksi_combine_check(lksi_base *b, const char *where, lks_dtype dtype, int op)
+{
     if (op < LKS_SUM || op > LKS_PRODUCT)
         return lksi_fail(b, LKS_ERR_ARGUMENT, where, "reduction %d does not exist; use LKS_SUM ... LKS_PRODUCT", op);
     if (lks_dtype_size(dtype) == 0)
@@ -75,7 +76,8 @@ COMBINE(combine_wrap32, uint32_t, uint32_t, SAME, SAME, + 0)
 COMBINE(combine_i32, int32_t, int32_t, SAME, SAME, + 0)
 COMBINE(combine_u8, uint8_t, uint8_t, SAME, SAME, + 0)
 
-void lksi_combine(int n, const char *const *in, char *out, int64_t count, lks_dtype dtype, int op) {
+void lksi_combine(int n, const char *const *in, char *out, int64_t count, lks_dtype dtype, int op)
+{
     int compares = op == LKS_MIN || op == LKS_MAX;
     lksi_fpenv env;
     lksi_fpenv_enter(&env);

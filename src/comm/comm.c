@@ -11,7 +11,8 @@
 #include <time.h>
 #include <unistd.h>
 
-static int mpi_is_down(void) {
+static int mpi_is_down(void)
+{
     int up = 0, down = 0;
     MPI_Initialized(&up);
     MPI_Finalized(&down);
@@ -20,7 +21,8 @@ static int mpi_is_down(void) {
 
 /* Names a node: its host name and what its kernel drew at boot. Containers of one node with names of their own count as
  * nodes of their own. No MPI call, so no call that could block. */
-static uint64_t node_key(void) {
+static uint64_t node_key(void)
+{
     char text[512] = "";
     if (gethostname(text, 255) != 0) text[0] = 0;
     text[255] = 0;
@@ -36,7 +38,8 @@ static uint64_t node_key(void) {
 }
 
 /* Non-blocking duplicate, polled. On a timeout MPI may still write the handle: it stays allocated. */
-static lks_status duplicate(lksi_base *b, MPI_Comm comm, MPI_Comm *dup) {
+static lks_status duplicate(lksi_base *b, MPI_Comm comm, MPI_Comm *dup)
+{
     MPI_Comm *place = malloc(sizeof *place);
     MPI_Request rq;
     if (!place) return lksi_fail(b, LKS_ERR_MEMORY, "lks_context_create", "out of memory");
@@ -60,7 +63,8 @@ static lks_status duplicate(lksi_base *b, MPI_Comm comm, MPI_Comm *dup) {
     return LKS_OK;
 }
 
-static lks_status find_peers(lksi_comm *c) {
+static lks_status find_peers(lksi_comm *c)
+{
     lksi_peer mine = {getpid(), 0, node_key()};
     char state;
     mine.started = lksi_process(mine.pid, &state);
@@ -82,7 +86,8 @@ static lks_status find_peers(lksi_comm *c) {
     return st;
 }
 
-lks_status lksi_comm_open(lksi_base *b, MPI_Comm comm, lksi_comm **out) {
+lks_status lksi_comm_open(lksi_base *b, MPI_Comm comm, lksi_comm **out)
+{
     *out = NULL;
     int inter = 0;
     if (mpi_is_down())
@@ -113,12 +118,14 @@ lks_status lksi_comm_open(lksi_base *b, MPI_Comm comm, lksi_comm **out) {
     return LKS_OK;
 }
 
-lks_status lksi_comm_attach(lksi_comm *c, lksi_device *dev) {
+lks_status lksi_comm_attach(lksi_comm *c, lksi_device *dev)
+{
     c->dev = dev;
     return c->transport->open(c, &c->self);
 }
 
-void lksi_comm_close(lksi_comm *c) {
+void lksi_comm_close(lksi_comm *c)
+{
     if (!c) return;
     int broken = c->state && lksi_engine_broken(c);
     if (c->self) c->transport->close(c->self);
@@ -129,7 +136,8 @@ void lksi_comm_close(lksi_comm *c) {
 }
 
 /* What failed to start is not for the caller to wait for: the communicator is broken and keeps it. */
-static lks_status posted(lks_status st, lksi_request **rq) {
+static lks_status posted(lks_status st, lksi_request **rq)
+{
     if (st != LKS_OK) *rq = NULL;
     return st;
 }
@@ -137,7 +145,8 @@ static lks_status posted(lks_status st, lksi_request **rq) {
 /* --- host memory -------------------------------------------------------------------------------------------------- */
 
 static lks_status run(lksi_comm *c, const char *what, int kind, int op, lks_dtype dtype, int root, void *buf,
-                      const void *in, int64_t count, int patient) {
+                      const void *in, int64_t count, int patient)
+{
     lksi_request *r;
     TRY(lksi_engine_post(c, what, kind, op, dtype, root, buf, in, count, 1, &r));
     lks_status st = lksi_engine_wait(c, r, patient);
@@ -145,20 +154,23 @@ static lks_status run(lksi_comm *c, const char *what, int kind, int op, lks_dtyp
     return st;
 }
 
-lks_status lksi_host_reduce(lksi_comm *c, const char *what, void *buf, int64_t count, lks_dtype dtype, int op) {
+lks_status lksi_host_reduce(lksi_comm *c, const char *what, void *buf, int64_t count, lks_dtype dtype, int op)
+{
     TRY(lksi_combine_check(c->base, what, dtype, op));
     if (c->size == 1) return LKS_OK;
     return run(c, what, LKSI_DO_REDUCE, op, dtype, 0, buf, NULL, count, 0);
 }
 
-lks_status lksi_host_broadcast(lksi_comm *c, const char *what, void *buf, int64_t bytes, int root) {
+lks_status lksi_host_broadcast(lksi_comm *c, const char *what, void *buf, int64_t bytes, int root)
+{
     if (root < 0 || root >= c->size)
         return lksi_fail(c->base, LKS_ERR_ARGUMENT, what, "root %d of %d ranks", root, c->size);
     if (c->size == 1) return LKS_OK;
     return run(c, what, LKSI_DO_BROADCAST, 0, LKS_U8, root, buf, NULL, bytes, 0);
 }
 
-lks_status lksi_host_gather(lksi_comm *c, const char *what, const void *in, void *out, int64_t bytes) {
+lks_status lksi_host_gather(lksi_comm *c, const char *what, const void *in, void *out, int64_t bytes)
+{
     if (c->size == 1) {
         if (bytes) memmove(out, in, (size_t)bytes);
         return LKS_OK;
@@ -166,19 +178,22 @@ lks_status lksi_host_gather(lksi_comm *c, const char *what, const void *in, void
     return run(c, what, LKSI_DO_GATHER, 0, LKS_U8, 0, out, in, bytes, 0);
 }
 
-lks_status lksi_host_barrier(lksi_comm *c, const char *what) {
+lks_status lksi_host_barrier(lksi_comm *c, const char *what)
+{
     if (c->size == 1) return LKS_OK;
     return run(c, what, LKSI_DO_BARRIER, 0, LKS_U8, 0, NULL, NULL, 0, 0);
 }
 
-lks_status lksi_host_reduce_start(lksi_comm *c, const char *what, int64_t *value, int n, int op, lksi_request **rq) {
+lks_status lksi_host_reduce_start(lksi_comm *c, const char *what, int64_t *value, int n, int op, lksi_request **rq)
+{
     *rq = NULL;
     TRY(lksi_combine_check(c->base, what, LKS_I64, op));
     if (c->size == 1) return LKS_OK;
     return posted(lksi_engine_post(c, what, LKSI_DO_REDUCE, op, LKS_I64, 0, value, NULL, n, 1, rq), rq);
 }
 
-lks_status lksi_host_reduce_finish(lksi_comm *c, lksi_request **rq) {
+lks_status lksi_host_reduce_finish(lksi_comm *c, lksi_request **rq)
+{
     lksi_request *r = *rq;
     *rq = NULL;
     if (!r) return LKS_OK;
@@ -194,7 +209,8 @@ typedef struct failure {
     char text[LKSI_TEXT];
 } failure;
 
-static lks_status agree(lksi_comm *c, const char *where, lks_status mine, int patient) {
+static lks_status agree(lksi_comm *c, const char *where, lks_status mine, int patient)
+{
     lksi_base *b = c->base;
     if (mine != LKS_OK && b->code == LKS_OK) lksi_fail(b, mine, where, "%s", lks_status_text(mine));
     if (c->size == 1) return mine;
@@ -213,31 +229,36 @@ static lks_status agree(lksi_comm *c, const char *where, lks_status mine, int pa
     return lksi_fail(b, LKS_ERR_PEER_FAILED, where, "%s (%s)", f.text, lks_status_name(f.code));
 }
 
-lks_status lksi_agree(lksi_comm *c, const char *where, lks_status mine) {
+lks_status lksi_agree(lksi_comm *c, const char *where, lks_status mine)
+{
     return agree(c, where, mine, 0);
 }
 
-lks_status lksi_rank_zero(lksi_comm *c, const char *where, lks_status (*fn)(void *user), void *user) {
+lks_status lksi_rank_zero(lksi_comm *c, const char *where, lks_status (*fn)(void *user), void *user)
+{
     TRY(lksi_host_barrier(c, where)); /* all are here: from now on rank 0 may take its time */
     return agree(c, where, c->rank == 0 ? fn(user) : LKS_OK, c->rank != 0);
 }
 
 /* --- device memory ------------------------------------------------------------------------------------------------ */
 
-static lks_status attached(lksi_comm *c, const char *what) {
+static lks_status attached(lksi_comm *c, const char *what)
+{
     if (!c->dev) return lksi_fail(c->base, LKS_ERR_INTERNAL, what, "no device is attached to the communicator");
     return lksi_engine_usable(c, what);
 }
 
 lks_status lksi_comm_all_reduce(lksi_comm *c, const char *what, void *buf, int64_t count, lks_dtype dtype, int op,
-                                lksi_request **rq) {
+                                lksi_request **rq)
+{
     *rq = NULL;
     TRY(lksi_combine_check(c->base, what, dtype, op));
     TRY(attached(c, what));
     return posted(c->transport->all_reduce(c->self, what, buf, count, dtype, op, rq), rq);
 }
 
-lks_status lksi_comm_broadcast(lksi_comm *c, const char *what, void *buf, int64_t bytes, int root, lksi_request **rq) {
+lks_status lksi_comm_broadcast(lksi_comm *c, const char *what, void *buf, int64_t bytes, int root, lksi_request **rq)
+{
     *rq = NULL;
     if (root < 0 || root >= c->size)
         return lksi_fail(c->base, LKS_ERR_ARGUMENT, what, "root %d of %d ranks", root, c->size);
@@ -246,19 +267,22 @@ lks_status lksi_comm_broadcast(lksi_comm *c, const char *what, void *buf, int64_
 }
 
 lks_status lksi_comm_all_gather(lksi_comm *c, const char *what, const void *in, void *out, int64_t bytes,
-                                lksi_request **rq) {
+                                lksi_request **rq)
+{
     *rq = NULL;
     TRY(attached(c, what));
     return posted(c->transport->all_gather(c->self, what, in, out, bytes, rq), rq);
 }
 
-lks_status lksi_comm_wait(lksi_comm *c, lksi_request **rq) {
+lks_status lksi_comm_wait(lksi_comm *c, lksi_request **rq)
+{
     lksi_request *r = *rq;
     *rq = NULL;
     return r ? c->transport->wait(c->self, r) : LKS_OK;
 }
 
-void lksi_comm_poll(lksi_comm *c) {
+void lksi_comm_poll(lksi_comm *c)
+{
     if (c->self) c->transport->poll(c->self);
     else lksi_engine_poll(c);
 }

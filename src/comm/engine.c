@@ -57,7 +57,6 @@ typedef struct lksi_chunk {
 
 typedef struct lksi_engine {
     lksi_request *first, *last, *pool;
-    int under_way;
     lksi_chunk chunk[LKSI_CHUNKS];
     int64_t chunks_started;
     int chunks_busy;
@@ -74,26 +73,32 @@ typedef struct lksi_engine {
     char *answered;
     lksi_peer *peer;     /* NULL until known */
     lksi_request *waiting; /* what this rank waits for now */
-    int grace;           /* asking: do not ask again */
     lks_status broken;
-    int leaked;          /* MPI may still touch some memory */
     char text[LKSI_TEXT];
+    int64_t broke_at;    /* the operation in which this rank broke off */
+    /* Another rank broke off in an operation that this rank has not come to: earlier ones may still end well. */
+    lks_status later;
+    int64_t later_at;
+    double later_since;
 } lksi_engine;
 
 static const char *const kind_names[] = {"barrier", "reduce", "broadcast", "gather"};
 static const char *const op_names[] = {"sum", "mean", "min", "max", "product"};
 
-static lksi_engine *engine_of(lksi_comm *c) {
+static lksi_engine *engine_of(lksi_comm *c)
+{
     return c->state;
 }
 
-static int tag_of(int64_t sequence, int which) {
+static int tag_of(int64_t sequence, int which)
+{
     return TAG_BASE + (int)(sequence % TAGS) * 2 + which;
 }
 
 /* --- failure ----------------------------------------------------------------------------------------------------- */
 
-static void send_note(lksi_comm *c, int to, int kind, lks_status code, const char *text) {
+static void send_note(lksi_comm *c, int to, int kind, lks_status code, const char *text)
+{
     lksi_engine *e = engine_of(c);
     lksi_note_out *o = lksi_alloc(c->base, sizeof *o);
     if (!o) return; /* the other rank finds out at its own deadline */
@@ -106,6 +111,7 @@ static void send_note(lksi_comm *c, int to, int kind, lks_status code, const cha
         o->note.sequence = e->waiting->head.sequence;
         snprintf(o->note.what, sizeof o->note.what, "%s", e->waiting->head.what);
     }
+    if (kind == NOTE_BREAK && e->broke_at) o->note.sequence = e->broke_at;
     if (text) snprintf(o->note.text, sizeof o->note.text, "%s", text);
     if (MPI_Isend(&o->note, (int)sizeof o->note, MPI_BYTE, to, TAG_NOTE, c->mpi, &o->rq) != MPI_SUCCESS) {
         lksi_free(c->base, o);
@@ -115,7 +121,8 @@ static void send_note(lksi_comm *c, int to, int kind, lks_status code, const cha
     e->out = o;
 }
 
-static void reap_notes(lksi_comm *c) {
+static void reap_notes(lksi_comm *c)
+{
     lksi_engine *e = engine_of(c);
     for (lksi_note_out **p = &e->out; *p;) {
         int done = 0;
@@ -130,22 +137,26 @@ static void reap_notes(lksi_comm *c) {
     }
 }
 
-lks_status lksi_engine_usable(lksi_comm *c, const char *where) {
+lks_status lksi_engine_usable(lksi_comm *c, const char *where)
+{
     lksi_engine *e = engine_of(c);
     if (e->broken == LKS_OK) return LKS_OK;
     return lksi_fail(c->base, e->broken, where, "the communicator broke off earlier: %s", e->text);
 }
 
-int lksi_engine_broken(lksi_comm *c) {
+int lksi_engine_broken(lksi_comm *c)
+{
     return engine_of(c)->broken != LKS_OK;
 }
 
-static void tell_all(lksi_comm *c, lks_status code, const char *text) {
+static void tell_all(lksi_comm *c, lks_status code, const char *text)
+{
     for (int s = 0; s < c->size; s++)
         if (s != c->rank) send_note(c, s, NOTE_BREAK, code, text);
 }
 
-lks_status lksi_engine_break(lksi_comm *c, lks_status code, int tell, const char *where, const char *format, ...) {
+lks_status lksi_engine_break(lksi_comm *c, lks_status code, int tell, const char *where, const char *format, ...)
+{
     lksi_engine *e = engine_of(c);
     if (e->broken != LKS_OK) return lksi_fail(c->base, e->broken, where, "%s", e->text);
     va_list args;
@@ -153,11 +164,13 @@ lks_status lksi_engine_break(lksi_comm *c, lks_status code, int tell, const char
     vsnprintf(e->text, sizeof e->text, format, args);
     va_end(args);
     e->broken = code;
+    if (!e->broke_at) e->broke_at = e->waiting ? e->waiting->head.sequence : c->sequence;
     if (tell) tell_all(c, code, e->text);
     return lksi_fail(c->base, code, where, "%s", e->text);
 }
 
-static lks_status mpi_failed(lksi_comm *c, const char *call, int rc, const char *where) {
+static lks_status mpi_failed(lksi_comm *c, const char *call, int rc, const char *where)
+{
     char text[MPI_MAX_ERROR_STRING] = "";
     int length = 0;
     MPI_Error_string(rc, text, &length);
@@ -165,7 +178,8 @@ static lks_status mpi_failed(lksi_comm *c, const char *call, int rc, const char 
 }
 
 /* "all_reduce 'lks_agree' sum of 3 int64" */
-static const char *head_text(const lksi_head *h, char *text, size_t bytes) {
+static const char *head_text(const lksi_head *h, char *text, size_t bytes)
+{
     if (h->kind == LKSI_DO_REDUCE)
         snprintf(text, bytes, "%s (%s of %lld %s)", h->what, op_names[h->op], (long long)h->count,
                  lks_dtype_name(h->dtype));
@@ -177,14 +191,17 @@ static const char *head_text(const lksi_head *h, char *text, size_t bytes) {
     return text;
 }
 
-static int heads_agree(const lksi_head *a, const lksi_head *b) {
+static int heads_agree(const lksi_head *a, const lksi_head *b)
+{
     return a->magic == b->magic && a->sequence == b->sequence && a->count == b->count && a->kind == b->kind &&
            a->dtype == b->dtype && a->op == b->op && a->root == b->root && a->inlined == b->inlined &&
            memcmp(a->what, b->what, sizeof a->what) == 0;
 }
 
-static lks_status mismatch(lksi_request *r, lksi_comm *c, int s, const lksi_head *theirs) {
+static lks_status mismatch(lksi_request *r, lksi_comm *c, int s, const lksi_head *theirs)
+{
     char mine[160], other[160];
+    engine_of(c)->broke_at = r->head.sequence;
     lksi_head h = *theirs;
     h.what[sizeof h.what - 1] = 0;
     if (h.magic != MAGIC || h.kind < 0 || h.kind > LKSI_DO_GATHER || h.op < 0 || h.op > LKS_PRODUCT)
@@ -197,29 +214,35 @@ static lks_status mismatch(lksi_request *r, lksi_comm *c, int s, const lksi_head
 
 /* --- the head round ---------------------------------------------------------------------------------------------- */
 
-static int64_t slot_bytes(const lksi_engine *e) {
+static int64_t slot_bytes(const lksi_engine *e)
+{
     return (int64_t)sizeof(lksi_head) + e->inline_max;
 }
 
-static int tree_children(const lksi_comm *c) {
+static int tree_children(const lksi_comm *c)
+{
     int n = 0;
     for (int bit = 1; c->rank + bit < c->size && !(c->rank & bit); bit <<= 1) n++;
     return n;
 }
 
-static int tree_span(const lksi_comm *c, int rank) {
+static int tree_span(const lksi_comm *c, int rank)
+{
     int low = rank & -rank;
     int span = rank == 0 ? c->size : low;
     return rank + span > c->size ? c->size - rank : span;
 }
 
-/* Tree layout of mail: [own result: slot of size * inline_max][one slot per child: head + span * inline_max, in order of
- * rank][own message up: the same]. Blocks of a message are those of ranks rank, rank + 1, ... */
-static int64_t tree_message(const lksi_engine *e, int span) {
+/* Tree layout of mail: the result (head and size blocks), a message per child in order of rank (head and as many blocks
+ * as its subtree has ranks), the own message up. A block has inline_max bytes at most; those of a message are those of
+ * ranks rank, rank + 1, ... */
+static int64_t tree_message(const lksi_engine *e, int span)
+{
     return (int64_t)sizeof(lksi_head) + (int64_t)span * e->inline_max;
 }
 
-static int64_t mail_bytes(const lksi_comm *c, const lksi_engine *e) {
+static int64_t mail_bytes(const lksi_comm *c, const lksi_engine *e)
+{
     if (c->size <= LKSI_DIRECT) return c->size * slot_bytes(e);
     int64_t total = tree_message(e, c->size) + tree_message(e, tree_span(c, c->rank));
     for (int bit = 1; c->rank + bit < c->size && !(c->rank & bit); bit <<= 1)
@@ -227,25 +250,29 @@ static int64_t mail_bytes(const lksi_comm *c, const lksi_engine *e) {
     return total;
 }
 
-static char *tree_child_mail(const lksi_comm *c, const lksi_engine *e, lksi_request *r, int child) {
+static char *tree_child_mail(const lksi_comm *c, const lksi_engine *e, lksi_request *r, int child)
+{
     char *p = r->mail + tree_message(e, c->size);
     for (int bit = 1, k = 0; k < child; bit <<= 1, k++) p += tree_message(e, tree_span(c, c->rank + bit));
     return p;
 }
 
-static char *tree_up_mail(const lksi_comm *c, const lksi_engine *e, lksi_request *r) {
+static char *tree_up_mail(const lksi_comm *c, const lksi_engine *e, lksi_request *r)
+{
     return tree_child_mail(c, e, r, tree_children(c));
 }
 
 /* Values that this rank sends with its head. */
-static void own_values(lksi_comm *c, lksi_request *r, char *to) {
+static void own_values(lksi_comm *c, lksi_request *r, char *to)
+{
     if (r->head.inlined == 0) return;
     if (r->head.kind == LKSI_DO_GATHER) memcpy(to, r->in, (size_t)r->bytes);
     else if (r->head.kind == LKSI_DO_REDUCE || c->rank == r->head.root) memcpy(to, r->buf, (size_t)r->bytes);
 }
 
 /* Values of all ranks are at first + s * stride: make the result. */
-static void inline_result(lksi_comm *c, lksi_request *r, const char *first, int64_t stride) {
+static void inline_result(lksi_comm *c, lksi_request *r, const char *first, int64_t stride)
+{
     lksi_engine *e = engine_of(c);
     if (r->head.inlined == 0) return;
     if (r->head.kind == LKSI_DO_REDUCE) {
@@ -258,12 +285,14 @@ static void inline_result(lksi_comm *c, lksi_request *r, const char *first, int6
     }
 }
 
-static int64_t result_bytes(const lksi_comm *c, const lksi_request *r) {
+static int64_t result_bytes(const lksi_comm *c, const lksi_request *r)
+{
     if (r->head.inlined == 0) return 0;
     return r->head.kind == LKSI_DO_GATHER ? r->bytes * c->size : r->bytes;
 }
 
-static lks_status head_start(lksi_comm *c, lksi_request *r) {
+static lks_status head_start(lksi_comm *c, lksi_request *r)
+{
     lksi_engine *e = engine_of(c);
     int n = c->size, rc = MPI_SUCCESS;
     r->started = 1;
@@ -290,15 +319,16 @@ static lks_status head_start(lksi_comm *c, lksi_request *r) {
         r->stage = 0;
         r->rqs = r->left = tree_children(c);
         for (int k = 0; k < r->rqs && rc == MPI_SUCCESS; k++)
-            rc = MPI_Irecv(tree_child_mail(c, e, r, k), (int)tree_message(e, tree_span(c, c->rank + (1 << k))), MPI_BYTE,
-                           c->rank + (1 << k), tag_of(r->head.sequence, TAG_UP), c->mpi, &r->rq[k]);
+            rc = MPI_Irecv(tree_child_mail(c, e, r, k), (int)tree_message(e, tree_span(c, c->rank + (1 << k))),
+                           MPI_BYTE, c->rank + (1 << k), tag_of(r->head.sequence, TAG_UP), c->mpi, &r->rq[k]);
     }
     return rc == MPI_SUCCESS ? LKS_OK : mpi_failed(c, "MPI_Irecv or MPI_Isend", rc, r->head.what);
 }
 
 /* Tests the requests of a head round or a chunk; *outs entries of e->index say which ended. A message longer than its
  * buffer is marked in *too_long: heads will tell why. */
-static lks_status test_some(lksi_comm *c, const char *where, int n, MPI_Request *rq, int *outs, int *too_long) {
+static lks_status test_some(lksi_comm *c, const char *where, int n, MPI_Request *rq, int *outs, int *too_long)
+{
     lksi_engine *e = engine_of(c);
     *outs = 0;
     *too_long = 0;
@@ -316,7 +346,8 @@ static lks_status test_some(lksi_comm *c, const char *where, int n, MPI_Request 
     return LKS_OK;
 }
 
-static lks_status direct_move(lksi_comm *c, lksi_request *r) {
+static lks_status direct_move(lksi_comm *c, lksi_request *r)
+{
     lksi_engine *e = engine_of(c);
     int n = c->size, outs, too_long;
     TRY(test_some(c, r->head.what, r->rqs, r->rq, &outs, &too_long));
@@ -338,7 +369,8 @@ static lks_status direct_move(lksi_comm *c, lksi_request *r) {
 }
 
 /* stage 0: heads of children come in; 1: ours went up, the result comes down; 2: it goes to the children. */
-static lks_status tree_move(lksi_comm *c, lksi_request *r) {
+static lks_status tree_move(lksi_comm *c, lksi_request *r)
+{
     lksi_engine *e = engine_of(c);
     int outs, too_long, rc = MPI_SUCCESS, children = tree_children(c);
     if (r->left > 0) {
@@ -394,24 +426,28 @@ static lks_status tree_move(lksi_comm *c, lksi_request *r) {
 
 /* --- chunks ------------------------------------------------------------------------------------------------------ */
 
-static int64_t slice_of(const lksi_chunk *k, int s) {
+static int64_t slice_of(const lksi_chunk *k, int s)
+{
     int64_t begin = s * k->slice, end = begin + k->slice;
     if (end > k->elements) end = k->elements;
     return end > begin ? end - begin : 0;
 }
 
-static char *slice_at(const lksi_chunk *k, int s) {
+static char *slice_at(const lksi_chunk *k, int s)
+{
     return k->r->buf + (k->at + s * k->slice) * k->r->esize;
 }
 
-static int post(lksi_comm *c, lksi_chunk *k, int group, int s, int send, char *at, int64_t bytes) {
+static int post(lksi_comm *c, lksi_chunk *k, int group, int s, int send, char *at, int64_t bytes)
+{
     int tag = TAG_CHUNK + 2 * k->place + (group >= 2);
     MPI_Request *rq = &k->rq[group * c->size + s];
     return send ? MPI_Isend(at, (int)bytes, MPI_BYTE, s, tag, c->mpi, rq)
                 : MPI_Irecv(at, (int)bytes, MPI_BYTE, s, tag, c->mpi, rq);
 }
 
-static lks_status chunk_start(lksi_comm *c, lksi_chunk *k, lksi_request *r) {
+static lks_status chunk_start(lksi_comm *c, lksi_chunk *k, lksi_request *r)
+{
     int n = c->size, me = c->rank, rc = MPI_SUCCESS, kind = r->head.kind;
     if (!k->rq) {
         k->rq = lksi_alloc(c->base, (int64_t)sizeof *k->rq * 4 * n);
@@ -431,7 +467,8 @@ static lks_status chunk_start(lksi_comm *c, lksi_chunk *k, lksi_request *r) {
             lksi_free(c->base, k->stage);
             k->stage_bytes = 0;
             k->stage = lksi_alloc(c->base, need);
-            if (!k->stage) return lksi_engine_break(c, LKS_ERR_MEMORY, 1, r->head.what, "out of memory in a collective");
+            if (!k->stage)
+                return lksi_engine_break(c, LKS_ERR_MEMORY, 1, r->head.what, "out of memory in a collective");
             k->stage_bytes = need;
         }
     }
@@ -475,7 +512,8 @@ static lks_status chunk_start(lksi_comm *c, lksi_chunk *k, lksi_request *r) {
     return LKS_OK;
 }
 
-static lks_status chunk_move(lksi_comm *c, lksi_chunk *k) {
+static lks_status chunk_move(lksi_comm *c, lksi_chunk *k)
+{
     lksi_engine *e = engine_of(c);
     lksi_request *r = k->r;
     int n = c->size, me = c->rank, outs, too_long, rc = MPI_SUCCESS, kind = r->head.kind;
@@ -517,7 +555,8 @@ static lks_status chunk_move(lksi_comm *c, lksi_chunk *k) {
 
 /* --- posting, moving --------------------------------------------------------------------------------------------- */
 
-static lksi_request *request_new(lksi_comm *c) {
+static lksi_request *request_new(lksi_comm *c)
+{
     lksi_engine *e = engine_of(c);
     lksi_request *r = e->pool;
     if (r) {
@@ -547,7 +586,8 @@ static lksi_request *request_new(lksi_comm *c) {
     return NULL;
 }
 
-static void take_note(lksi_comm *c) {
+static void take_note(lksi_comm *c)
+{
     lksi_engine *e = engine_of(c);
     if (e->note_rq == MPI_REQUEST_NULL) return;
     int done = 0;
@@ -561,15 +601,29 @@ static void take_note(lksi_comm *c) {
     } else if (e->note.kind == NOTE_ANSWER) {
         e->answer[from] = e->note;
         e->answered[from] = 1;
-    } else if (e->broken == LKS_OK) {
-        e->broken = e->note.code;
+    } else if (e->broken == LKS_OK && e->later == LKS_OK) {
+        e->later = e->note.code;
+        e->later_at = e->note.sequence;
+        e->later_since = lksi_now();
         snprintf(e->text, sizeof e->text, "rank %d broke off: %s", from, e->note.text);
     }
-    if (MPI_Irecv(&e->note, (int)sizeof e->note, MPI_BYTE, MPI_ANY_SOURCE, TAG_NOTE, c->mpi, &e->note_rq) != MPI_SUCCESS)
+    if (MPI_Irecv(&e->note, (int)sizeof e->note, MPI_BYTE, MPI_ANY_SOURCE, TAG_NOTE, c->mpi, &e->note_rq) !=
+        MPI_SUCCESS)
         e->note_rq = MPI_REQUEST_NULL;
 }
 
-void lksi_engine_recycle(lksi_comm *c, lksi_request *r) {
+/* Breaks off as another rank did, once this one is in operation `sequence`; an earlier one gets a moment to end. */
+static void follow(lksi_comm *c, int64_t sequence)
+{
+    lksi_engine *e = engine_of(c);
+    if (e->later == LKS_OK || e->broken != LKS_OK) return;
+    double moment = c->base->deadline < 4 ? c->base->deadline / 4 : 1;
+    if (sequence < e->later_at && lksi_now() - e->later_since < moment) return;
+    e->broken = e->later;
+}
+
+void lksi_engine_recycle(lksi_comm *c, lksi_request *r)
+{
     lksi_engine *e = engine_of(c);
     if (!r || r->active) return;
     r->next = e->pool;
@@ -577,10 +631,12 @@ void lksi_engine_recycle(lksi_comm *c, lksi_request *r) {
 }
 
 lks_status lksi_engine_post(lksi_comm *c, const char *what, int kind, int op, lks_dtype dtype, int root, void *buf,
-                            const void *in, int64_t count, int ready, lksi_request **rq) {
+                            const void *in, int64_t count, int ready, lksi_request **rq)
+{
     lksi_engine *e = engine_of(c);
     *rq = NULL;
     take_note(c);
+    follow(c, c->sequence + 1);
     TRY(lksi_engine_usable(c, what));
     lksi_request *r = request_new(c);
     if (!r) return lksi_engine_break(c, LKS_ERR_MEMORY, 1, what, "out of memory in a collective");
@@ -610,7 +666,6 @@ lks_status lksi_engine_post(lksi_comm *c, const char *what, int kind, int op, lk
     if (e->last) e->last->next = r;
     else e->first = r;
     e->last = r;
-    e->under_way++;
     *rq = r;
     if (h->inlined == 0 || ready) {
         lks_status st = head_start(c, r);
@@ -619,7 +674,8 @@ lks_status lksi_engine_post(lksi_comm *c, const char *what, int kind, int op, lk
     return LKS_OK;
 }
 
-static lks_status move(lksi_comm *c) {
+static lks_status move(lksi_comm *c)
+{
     lksi_engine *e = engine_of(c);
     for (lksi_request *r = e->first; r; r = r->next) {
         if (r->ready && !r->started) TRY(head_start(c, r));
@@ -652,13 +708,13 @@ static lks_status move(lksi_comm *c) {
         r->next = NULL;
         r->active = 0;
         r->done = 1;
-        e->under_way--;
         e->progress++;
     }
     return LKS_OK;
 }
 
-void lksi_engine_poll(lksi_comm *c) {
+void lksi_engine_poll(lksi_comm *c)
+{
     lksi_engine *e = engine_of(c);
     if (e->broken != LKS_OK || c->size == 1) return;
     if (e->first) (void)move(c);
@@ -670,7 +726,8 @@ void lksi_engine_poll(lksi_comm *c) {
 
 /* --- waiting ----------------------------------------------------------------------------------------------------- */
 
-static void rest(int64_t idle, double since) {
+static void rest(int64_t idle, double since)
+{
     if (idle < 32) return;
     if (idle < 4096) {
         sched_yield();
@@ -681,7 +738,8 @@ static void rest(int64_t idle, double since) {
     nanosleep(&t, NULL);
 }
 
-int64_t lksi_process(int64_t pid, char *state) {
+int64_t lksi_process(int64_t pid, char *state)
+{
     char path[64], line[1024];
     *state = 'X';
     snprintf(path, sizeof path, "/proc/%lld/stat", (long long)pid);
@@ -699,7 +757,8 @@ int64_t lksi_process(int64_t pid, char *state) {
 }
 
 /* "", " (process has ended)", " (process is stopped)": what this rank can see of rank s. */
-static const char *seen_of(lksi_comm *c, int s) {
+static const char *seen_of(lksi_comm *c, int s)
+{
     lksi_engine *e = engine_of(c);
     if (!e->peer || e->peer[s].pid == 0 || e->peer[s].node != e->peer[c->rank].node) return "";
     char state;
@@ -708,9 +767,10 @@ static const char *seen_of(lksi_comm *c, int s) {
     return state == 'T' || state == 't' ? " (process is stopped)" : "";
 }
 
-/* Nothing came for the deadline: ask everybody where they are, break off with a text that names the silent ones. Returns
- * LKS_OK when r got done meanwhile. */
-static lks_status give_up(lksi_comm *c, lksi_request *r, double waited) {
+/* Nothing came for the deadline: ask everybody where they are, break off with a text that names the silent ones.
+ * Returns LKS_OK when r got done meanwhile. */
+static lks_status give_up(lksi_comm *c, lksi_request *r, double waited)
+{
     lksi_engine *e = engine_of(c);
     int n = c->size;
     memset(e->answered, 0, (size_t)n);
@@ -721,6 +781,7 @@ static lks_status give_up(lksi_comm *c, lksi_request *r, double waited) {
         e->polls = 0; /* notes first */
         lksi_comm_poll(c);
         if (r->done) return LKS_OK;
+        follow(c, r->head.sequence);
         if (e->broken != LKS_OK) return lksi_fail(c->base, e->broken, r->head.what, "%s", e->text);
         int all = 1;
         for (int s = 0; s < n; s++) all &= s == c->rank || e->answered[s];
@@ -756,7 +817,8 @@ static lks_status give_up(lksi_comm *c, lksi_request *r, double waited) {
 static int let_go(MPI_Request *rq, int receive);
 
 /* The caller gets its memory back although the operation did not end: nothing may arrive in it any more. */
-static void abandon(lksi_comm *c, const lksi_request *r) {
+static void abandon(lksi_comm *c, const lksi_request *r)
+{
     lksi_engine *e = engine_of(c);
     for (int i = 0; i < LKSI_CHUNKS; i++)
         if (e->chunk[i].r == r && e->chunk[i].rq)
@@ -764,7 +826,8 @@ static void abandon(lksi_comm *c, const lksi_request *r) {
                 if ((j / c->size) % 2 == 0) let_go(&e->chunk[i].rq[j], 1);
 }
 
-lks_status lksi_engine_wait(lksi_comm *c, lksi_request *r, int patient) {
+lks_status lksi_engine_wait(lksi_comm *c, lksi_request *r, int patient)
+{
     lksi_engine *e = engine_of(c);
     const char *where = r->head.what;
     if (r->done) return LKS_OK;
@@ -780,6 +843,7 @@ lks_status lksi_engine_wait(lksi_comm *c, lksi_request *r, int patient) {
     for (int64_t idle = 0;; idle++) {
         lksi_comm_poll(c);
         if (r->done) break;
+        follow(c, r->head.sequence);
         if (e->broken != LKS_OK) {
             status = lksi_fail(c->base, e->broken, where, "%s", e->text);
             break;
@@ -810,12 +874,14 @@ lks_status lksi_engine_wait(lksi_comm *c, lksi_request *r, int patient) {
 
 /* --- life --------------------------------------------------------------------------------------------------------- */
 
-void lksi_engine_peers(lksi_comm *c, const lksi_peer *peer) {
+void lksi_engine_peers(lksi_comm *c, const lksi_peer *peer)
+{
     lksi_engine *e = engine_of(c);
     if (e->peer) memcpy(e->peer, peer, sizeof *peer * (size_t)c->size);
 }
 
-lks_status lksi_engine_open(lksi_comm *c) {
+lks_status lksi_engine_open(lksi_comm *c)
+{
     lksi_engine *e = lksi_alloc(c->base, sizeof *e);
     if (!e) return LKS_ERR_MEMORY;
     c->state = e;
@@ -838,7 +904,8 @@ lks_status lksi_engine_open(lksi_comm *c) {
 }
 
 /* 1: MPI no longer touches the memory behind rq. Receives are cancelled; a send ends by itself or not at all. */
-static int let_go(MPI_Request *rq, int receive) {
+static int let_go(MPI_Request *rq, int receive)
+{
     if (*rq == MPI_REQUEST_NULL) return 1;
     int done = 0;
     if (receive) MPI_Cancel(rq);
@@ -847,7 +914,8 @@ static int let_go(MPI_Request *rq, int receive) {
     return done;
 }
 
-static void request_free(lksi_comm *c, lksi_request *r) {
+static void request_free(lksi_comm *c, lksi_request *r)
+{
     lksi_free(c->base, r->mail);
     lksi_free(c->base, r->rq);
     lksi_free(c->base, r->arrived);
@@ -856,7 +924,8 @@ static void request_free(lksi_comm *c, lksi_request *r) {
 
 /* A broken communicator has messages under way. What MPI may still write to or read from is not freed: better a few
  * blocks lost at the end of a failed job than a crash in it. */
-void lksi_engine_close(lksi_comm *c) {
+void lksi_engine_close(lksi_comm *c)
+{
     lksi_engine *e = engine_of(c);
     if (!e) return;
     int n = c->size, down = 0;

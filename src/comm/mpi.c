@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * mpi.c - device buffers over the engine. Where the host may touch device memory (CPU) they are reduced in place; else
- * they are staged: downloaded on the comm stream, moved when the download is done, uploaded on the comm stream. A device
- * address is never handed to MPI.
+ * they are staged: downloaded on the comm stream, moved when the download is done, uploaded on the comm stream. A
+ * device address is never handed to MPI.
  */
 #include "comm/engine.h"
 #include <string.h>
@@ -22,7 +22,8 @@ typedef struct mpi_transport {
     lksi_request *staged; /* requests not waited for yet that stage, newest first */
 } mpi_transport;
 
-static lks_status mpi_open(lksi_comm *c, void **self) {
+static lks_status mpi_open(lksi_comm *c, void **self)
+{
     mpi_transport *t = lksi_alloc(c->base, sizeof *t);
     if (!t) return LKS_ERR_MEMORY;
     t->c = c;
@@ -30,7 +31,8 @@ static lks_status mpi_open(lksi_comm *c, void **self) {
     return LKS_OK;
 }
 
-static void mpi_close(void *self) {
+static void mpi_close(void *self)
+{
     mpi_transport *t = self;
     lksi_device *d = t->c->dev;
     int lost = lksi_engine_broken(t->c);
@@ -46,7 +48,8 @@ static void mpi_close(void *self) {
     lksi_free(t->c->base, t);
 }
 
-static stage *stage_take(mpi_transport *t, const char *what, int64_t bytes) {
+static stage *stage_take(mpi_transport *t, const char *what, int64_t bytes)
+{
     lksi_device *d = t->c->dev;
     for (stage *s = t->stages; s; s = s->next) {
         if (s->busy == 2 && d->be->event_done(d->self, s->event) != 0) s->busy = 0;
@@ -75,13 +78,15 @@ static stage *stage_take(mpi_transport *t, const char *what, int64_t bytes) {
 }
 
 /* Makes the comm stream wait for what the compute stream has been given. */
-static lks_status after_compute(lksi_device *d, lksi_event *e) {
+static lks_status after_compute(lksi_device *d, lksi_event *e)
+{
     TRY(d->be->event_record(d->self, e, LKSI_STREAM_COMPUTE));
     return d->be->stream_wait(d->self, LKSI_STREAM_COMM, e);
 }
 
 static lks_status post(mpi_transport *t, const char *what, int kind, int op, lks_dtype dtype, int root,
-                       const void *device_in, void *device, int64_t count, lksi_request **rq) {
+                       const void *device_in, void *device, int64_t count, lksi_request **rq)
+{
     lksi_comm *c = t->c;
     lksi_device *d = c->dev;
     int gather = kind == LKSI_DO_GATHER;
@@ -125,21 +130,25 @@ static lks_status post(mpi_transport *t, const char *what, int kind, int op, lks
 }
 
 static lks_status mpi_all_reduce(void *self, const char *what, void *buf, int64_t count, lks_dtype dtype, int op,
-                                 lksi_request **rq) {
+                                 lksi_request **rq)
+{
     return post(self, what, LKSI_DO_REDUCE, op, dtype, 0, NULL, buf, count, rq);
 }
 
-static lks_status mpi_broadcast(void *self, const char *what, void *buf, int64_t bytes, int root, lksi_request **rq) {
+static lks_status mpi_broadcast(void *self, const char *what, void *buf, int64_t bytes, int root, lksi_request **rq)
+{
     return post(self, what, LKSI_DO_BROADCAST, 0, LKS_U8, root, NULL, buf, bytes, rq);
 }
 
 static lks_status mpi_all_gather(void *self, const char *what, const void *in, void *out, int64_t bytes,
-                                 lksi_request **rq) {
+                                 lksi_request **rq)
+{
     return post(self, what, LKSI_DO_GATHER, 0, LKS_U8, 0, in, out, bytes, rq);
 }
 
 /* Downloads that ended make their request ready. */
-static void look_after(mpi_transport *t) {
+static void look_after(mpi_transport *t)
+{
     lksi_device *d = t->c->dev;
     for (lksi_request *r = t->staged; r; r = r->staged_next) {
         if (r->ready) continue;
@@ -155,20 +164,23 @@ static void look_after(mpi_transport *t) {
     }
 }
 
-static void mpi_poll(void *self) {
+static void mpi_poll(void *self)
+{
     mpi_transport *t = self;
     if (t->staged) look_after(t);
     lksi_engine_poll(t->c);
 }
 
-static int mpi_test(void *self, lksi_request *r) {
+static int mpi_test(void *self, lksi_request *r)
+{
     mpi_transport *t = self;
     mpi_poll(t);
     if (r->done) return 1;
     return lksi_engine_broken(t->c) ? lksi_engine_usable(t->c, r->head.what) : 0;
 }
 
-static lks_status mpi_wait(void *self, lksi_request *r) {
+static lks_status mpi_wait(void *self, lksi_request *r)
+{
     mpi_transport *t = self;
     lksi_comm *c = t->c;
     lksi_device *d = c->dev;
@@ -194,6 +206,6 @@ static lks_status mpi_wait(void *self, lksi_request *r) {
 }
 
 const lksi_transport lksi_transport_mpi = {
-    LKSI_ABI, sizeof(lksi_transport), "mpi", mpi_open, mpi_close, mpi_all_reduce, mpi_broadcast, mpi_all_gather, mpi_test,
-    mpi_wait, mpi_poll,
+    LKSI_ABI,      sizeof(lksi_transport), "mpi",    mpi_open, mpi_close, mpi_all_reduce,
+    mpi_broadcast, mpi_all_gather,         mpi_test, mpi_wait, mpi_poll,
 };

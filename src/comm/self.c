@@ -4,46 +4,54 @@
  */
 #include "comm/engine.h"
 
-static lks_status self_open(lksi_comm *c, void **self) {
+static lks_status self_open(lksi_comm *c, void **self)
+{
     *self = c;
     return LKS_OK;
 }
 
-static void self_close(void *self) {
+static void self_close(void *self)
+{
     (void)self;
 }
 
 static lks_status self_all_reduce(void *self, const char *what, void *buf, int64_t count, lks_dtype dtype, int op,
-                                  lksi_request **rq) {
+                                  lksi_request **rq)
+{
     (void)self, (void)what, (void)buf, (void)count, (void)dtype, (void)op;
     *rq = NULL;
     return LKS_OK;
 }
 
-static lks_status self_broadcast(void *self, const char *what, void *buf, int64_t bytes, int root, lksi_request **rq) {
+static lks_status self_broadcast(void *self, const char *what, void *buf, int64_t bytes, int root, lksi_request **rq)
+{
     (void)self, (void)what, (void)buf, (void)bytes, (void)root;
     *rq = NULL;
     return LKS_OK;
 }
 
 static lks_status self_all_gather(void *self, const char *what, const void *in, void *out, int64_t bytes,
-                                  lksi_request **rq) {
+                                  lksi_request **rq)
+{
     (void)what;
     *rq = NULL;
     return in == out ? LKS_OK : lksi_device_copy(((lksi_comm *)self)->dev, out, in, bytes);
 }
 
-static int self_test(void *self, lksi_request *rq) {
+static int self_test(void *self, lksi_request *rq)
+{
     (void)self, (void)rq;
     return 1;
 }
 
-static lks_status self_wait(void *self, lksi_request *rq) {
+static lks_status self_wait(void *self, lksi_request *rq)
+{
     (void)self, (void)rq;
     return LKS_OK;
 }
 
-static void self_poll(void *self) {
+static void self_poll(void *self)
+{
     (void)self;
 }
 
