@@ -26,7 +26,7 @@ int main(void)
     LKS_TRY(s, out, lks_dp_create(ps, 0, &dp)); /* every rank starts from rank 0's weights */
     LKS_TRY(s, out, lks_dp_set_nominal(dp, 8 * lks_size(ctx)));
 
-    for (int step = 0; step < 500; step++) {
+    for (int step = 0; step < 1500; step++) {
         float x[8][3], y[8][1]; /* this rank's 8 samples of y = 1 x0 - 2 x1 + 3 x2 + 4 */
         for (int i = 0; i < 8; i++) {
             for (int k = 0; k < 3; k++) { /* any scattered numbers in [0, 1) */

@@ -230,6 +230,7 @@ lks_status lks_loader_valid(lks_loader *l, int64_t first, int64_t batch, lks_ten
     if (first < 0 || batch < 1)
         return lksi_fail(&l->ctx->base, LKS_ERR_ARGUMENT, where, "first %lld, batch %lld", (long long)first,
                          (long long)batch);
+    lksi_fault_point(&l->ctx->base, "evaluation");
     lksi_job *job = &l->job[2];
     job->valid_part = 1;
     job->at = first, job->batch = batch, job->micro = 0, job->micros = 1, job->seed = l->ctx->seed;
