@@ -29,7 +29,7 @@ fi
 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=none
 PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe PRTE_MCA_hwloc_default_binding_policy=none
-: "${MPIEXEC_TIMEOUT:=60}"
+: "${MPIEXEC_TIMEOUT:=180}"
 export OMPI_ALLOW_RUN_AS_ROOT OMPI_ALLOW_RUN_AS_ROOT_CONFIRM OMPI_MCA_rmaps_base_oversubscribe \
     OMPI_MCA_hwloc_base_binding_policy PRTE_MCA_rmaps_default_mapping_policy PRTE_MCA_hwloc_default_binding_policy \
     MPIEXEC_TIMEOUT MPIEXEC CC LKS_SRCDIR LKS_BUILDDIR
