@@ -77,8 +77,10 @@ static int64_t offset_of(const lksi_view *v, int64_t linear)
 }
 
 /* Element of row-major number `linear`. */
-static double element(const lksi_view *v, int64_t linear) { return get_element(v->data, v->dtype, offset_of(v, linear)); }
-static void set_element(lksi_view *v, int64_t linear, double x) { put_element(v->data, v->dtype, offset_of(v, linear), x); }
+static double element(const lksi_view *v,
+                      int64_t linear) { return get_element(v->data, v->dtype, offset_of(v, linear)); }
+static void set_element(lksi_view *v, int64_t linear, double x) { put_element(v->data, v->dtype, offset_of(v, linear),
+                                                                              x); }
 
 /* Memory for a view whose strides are set; all of it is NaN (or ones, if integer), gaps too. */
 static void give_memory(lksi_view *v)

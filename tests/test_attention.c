@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * test_attention.c - attention and its gradient on the CPU against plain loops in double, and the gradient against finite
- * differences: causality, bool and added masks, dropout, rows that see nothing, views of one packed tensor, every dtype.
+ * test_attention.c - attention and its gradient on the CPU against plain loops in double, and the gradient against
+ * finite differences: causality, bool and added masks, dropout, rows that see nothing, views of one packed
+ * tensor, every dtype.
  */
 #include "base/philox.h"
 #include "products.h"
@@ -104,7 +105,8 @@ static int one_attention(const heads *a, int dtype, int packed, double scale)
         goto end;
     wrong = out[0].stride[2] != a->h * a->e && a->t > 1;
     size_t ts = (size_t)(a->t * a->s) + 1;
-    double *prob = malloc(ts * 8), *factor = malloc(ts * 8), *lse = malloc((size_t)(a->t + 1) * 8), *grad = malloc(ts * 8);
+    double *prob = malloc(ts * 8), *factor = malloc(ts * 8), *grad = malloc(ts * 8);
+    double *lse = malloc((size_t)(a->t + 1) * 8);
     for (int64_t bh = 0; bh < a->b * a->h; bh++) {
         head(a, &q, &k, &mask, scale, bh / a->h, bh % a->h, prob, factor, lse);
         for (int64_t t = 0; t < a->t; t++) {
@@ -123,7 +125,8 @@ static int one_attention(const heads *a, int dtype, int packed, double scale)
                 grad[t * a->s + s] = g * factor[t * a->s + s];
                 sum += prob[t * a->s + s] * grad[t * a->s + s];
             }
-            for (int64_t s = 0; s < a->s; s++) grad[t * a->s + s] = prob[t * a->s + s] * (grad[t * a->s + s] - sum) * scale;
+            for (int64_t s = 0; s < a->s;
+            s++) grad[t * a->s + s] = prob[t * a->s + s] * (grad[t * a->s + s] - sum) * scale;
             for (int64_t d = 0; d < a->d; d++) {
                 double dq = 0;
                 for (int64_t s = 0; s < a->s; s++) dq += grad[t * a->s + s] * element(&k, (bh * a->s + s) * a->d + d);
@@ -147,8 +150,10 @@ static int one_attention(const heads *a, int dtype, int packed, double scale)
     free(prob), free(factor), free(lse), free(grad);
 end:
     if (wrong)
-        diag("%s b%lld h%lld t%lld s%lld d%lld e%lld causal %d mask %d p %g packed %d: %lld wrong %s", lks_dtype_name(dtype),
-             (long long)a->b, (long long)a->h, (long long)a->t, (long long)a->s, (long long)a->d, (long long)a->e, a->causal,
+        diag("%s b%lld h%lld t%lld s%lld d%lld e%lld causal %d mask %d p %g packed %d: %lld wrong %s",
+             lks_dtype_name(dtype),
+             (long long)a->b, (long long)a->h, (long long)a->t, (long long)a->s, (long long)a->d, (long long)a->e,
+             a->causal,
              a->mask, a->p, packed, (long long)wrong, why);
     if (packed) drop(&whole);
     else drop(&q), drop(&k), drop(&v);
@@ -159,9 +164,12 @@ end:
 }
 
 static const heads cases[] = {
-    {2, 3, 5, 7, 4, 6, 0, NO_MASK, 0},      {1, 2, 1, 1, 1, 1, 1, NO_MASK, 0},     {2, 2, 50, 50, 32, 32, 1, NO_MASK, 0},
-    {1, 2, 100, 130, 16, 40, 0, NO_MASK, 0}, {1, 1, 130, 61, 8, 8, 1, NO_MASK, 0},  {1, 2, 20, 33, 64, 17, 1, NO_MASK, 0.3},
-    {2, 1, 9, 12, 5, 5, 0, BOOL_MASK, 0},   {2, 2, 9, 12, 5, 5, 1, ADDED_MASK, 0}, {2, 2, 9, 12, 5, 5, 0, BLIND_MASK, 0.2},
+    {2, 3, 5, 7, 4, 6, 0, NO_MASK, 0},      {1, 2, 1, 1, 1, 1, 1, NO_MASK, 0},     {2, 2, 50, 50, 32, 32, 1, NO_MASK,
+                                                                                    0},
+    {1, 2, 100, 130, 16, 40, 0, NO_MASK, 0}, {1, 1, 130, 61, 8, 8, 1, NO_MASK, 0},  {1, 2, 20, 33, 64, 17, 1, NO_MASK,
+                                                                                     0.3},
+    {2, 1, 9, 12, 5, 5, 0, BOOL_MASK, 0},   {2, 2, 9, 12, 5, 5, 1, ADDED_MASK, 0}, {2, 2, 9, 12, 5, 5, 0, BLIND_MASK,
+                                                                                    0.2},
     {1, 1, 64, 200, 24, 24, 1, BOOL_MASK, 0.5}, {0, 2, 5, 5, 4, 4, 0, NO_MASK, 0}, {1, 2, 5, 0, 4, 4, 0, NO_MASK, 0},
     {1, 2, 0, 5, 4, 4, 1, NO_MASK, 0},      {1, 1, 3, 1500, 8, 8, 0, ADDED_MASK, 0},
 };
@@ -171,7 +179,8 @@ static void against_loops(const char *isa)
     static const heads self[] = {{2, 3, 40, 40, 8, 8, 1, NO_MASK, 0}, {2, 2, 97, 97, 33, 33, 1, NO_MASK, 0.1}};
     for (int t = 0; t < 4; t++) {
         int good = 1;
-        for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) good &= one_attention(&cases[i], floats[t], 0, i % 2 ? 0 : 0.7);
+        for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) good &= one_attention(&cases[i], floats[t], 0,
+                                                                                          i % 2 ? 0 : 0.7);
         for (unsigned i = 0; i < sizeof self / sizeof *self; i++) good &= one_attention(&self[i], floats[t], 1, 0);
         ok(good, "%s %s: attention and its gradient", isa, lks_dtype_name(floats[t]));
     }
@@ -186,7 +195,8 @@ static void differences(const char *isa)
     lksi_view out[2], back[3], dy = make(LKS_F64, ROWS, SHAPE(a.b, a.h, a.t, a.e));
     lksi_attr attr = attr_of(&a, 0);
     int good = call(LKSI_OP_attention, 4, in, 2, out, &attr, &rng, -1) == LKS_OK;
-    good &= call(LKSI_OP_attention_backward, 7, (lksi_view[]){dy, in[0], in[1], in[2], in[3], out[0], out[1]}, 3, back, &attr,
+    good &= call(LKSI_OP_attention_backward, 7, (lksi_view[]){dy, in[0], in[1], in[2], in[3], out[0], out[1]}, 3, back,
+                 &attr,
                  &rng, -1) == LKS_OK;
     int64_t shown = 0, wrong = 0;
     for (int which = 0; good && which < 3; which++)
@@ -201,7 +211,8 @@ static void differences(const char *isa)
             }
             set_element(&in[which], i, x);
             double want = (loss[1] - loss[0]) / (2 * step), got = element(&back[which], i);
-            if (fabs(got - want) > 1e-8 * (1 + fabs(want)) && shown++ == 0) diag("input %d: got %.12g, want %.12g", which, got, want);
+            if (fabs(got - want) > 1e-8 * (1 + fabs(want)) && shown++ == 0) diag("input %d: got %.12g, want %.12g",
+                                                                                 which, got, want);
             wrong = shown;
         }
     ok(good && wrong == 0, "%s: the gradient is that of finite differences", isa);
@@ -241,13 +252,18 @@ static void refusals(void)
     lksi_view k6 = make(LKS_F32, ROWS, SHAPE(1, 2, 4, 6)), kb = make(LKS_BF16, ROWS, SHAPE(1, 2, 4, 5));
     lksi_view mask = make(LKS_F32, ROWS, SHAPE(3, 3)), integers = make(LKS_I32, ROWS, SHAPE(3, 4));
     lksi_attr attr = attr_of(&a, 0);
-    is_int(call(LKSI_OP_attention, 4, (lksi_view[]){q, k6, k, absent}, 2, out, &attr, &rng, -1), LKS_ERR_SHAPE, "depths differ");
+    is_int(call(LKSI_OP_attention, 4, (lksi_view[]){q, k6, k, absent}, 2, out, &attr, &rng, -1), LKS_ERR_SHAPE,
+           "depths differ");
     ok(strstr(why, "[1,2,4,6]") != NULL, "... and are named: %s", why);
-    is_int(call(LKSI_OP_attention, 4, (lksi_view[]){q, kb, k, absent}, 2, out, &attr, &rng, -1), LKS_ERR_DTYPE, "dtypes differ");
-    is_int(call(LKSI_OP_attention, 4, (lksi_view[]){q, k, k, mask}, 2, out, &attr, &rng, -1), LKS_ERR_SHAPE, "mask does not broadcast");
-    is_int(call(LKSI_OP_attention, 4, (lksi_view[]){q, k, k, integers}, 2, out, &attr, &rng, -1), LKS_ERR_DTYPE, "mask of integers");
+    is_int(call(LKSI_OP_attention, 4, (lksi_view[]){q, kb, k, absent}, 2, out, &attr, &rng, -1), LKS_ERR_DTYPE,
+           "dtypes differ");
+    is_int(call(LKSI_OP_attention, 4, (lksi_view[]){q, k, k, mask}, 2, out, &attr, &rng, -1), LKS_ERR_SHAPE,
+           "mask does not broadcast");
+    is_int(call(LKSI_OP_attention, 4, (lksi_view[]){q, k, k, integers}, 2, out, &attr, &rng, -1), LKS_ERR_DTYPE,
+           "mask of integers");
     attr.attention.p = 1;
-    is_int(call(LKSI_OP_attention, 4, (lksi_view[]){q, k, k, absent}, 2, out, &attr, &rng, -1), LKS_ERR_ARGUMENT, "dropout of all");
+    is_int(call(LKSI_OP_attention, 4, (lksi_view[]){q, k, k, absent}, 2, out, &attr, &rng, -1), LKS_ERR_ARGUMENT,
+           "dropout of all");
     drop(&q), drop(&k), drop(&k6), drop(&kb), drop(&mask), drop(&integers);
 }
 

@@ -74,7 +74,8 @@ static int one_convolution(const window *v, int dtype, int layout, int with_bias
     int64_t p = y.shape[2], q = y.shape[3], ny = lksi_numel(&y), nx = lksi_numel(&in[0]), nw = lksi_numel(&in[1]);
     int64_t most = ny > nx ? ny : nx;
     most = most > nw ? most : nw;
-    double *xv = values(&in[0]), *wv = values(&in[1]), *want = calloc((size_t)most + 1, 8), *size = calloc((size_t)most + 1, 8);
+    double *xv = values(&in[0]), *wv = values(&in[1]), *want = calloc((size_t)most + 1, 8);
+    double *size = calloc((size_t)most + 1, 8);
     double depth = (double)(cg * v->r * v->s);
     for (int64_t i = 0; with_bias && i < ny; i++) {
         want[i] = element(&in[2], i / (p * q) % v->k);
@@ -82,7 +83,8 @@ static int one_convolution(const window *v, int dtype, int layout, int with_bias
     }
     reference(v, p, q, 0, xv, wv, want, size);
     wrong = compare(&y, want, size, depth);
-    if (layout == LAST && y.stride[1] != 1 && v->n > 0 && v->c > 1 && v->h * v->w > 1) wrong++, diag("channels-last was lost");
+    if (layout == LAST && y.stride[1] != 1 && v->n > 0 && v->c > 1 && v->h * v->w > 1)
+        wrong++, diag("channels-last was lost");
     dy = make(dtype, layout, SHAPE(v->n, v->k, p, q));
     double *gv = values(&dy);
     back[0] = dy, back[1] = in[1];
@@ -132,7 +134,8 @@ static void convolutions(const char *isa)
     for (int t = 0; t < 4; t++) {
         int good = 1;
         for (unsigned i = 0; i < sizeof windows / sizeof *windows; i++)
-            for (int l = 0; l < LAYOUTS; l++) good &= one_convolution(&windows[i], floats[t], l, (int)(i + (unsigned)l) % 3);
+            for (int l = 0; l < LAYOUTS; l++)
+                good &= one_convolution(&windows[i], floats[t], l, (int)(i + (unsigned)l) % 3);
         ok(good, "%s %s: convolution and both gradients", isa, lks_dtype_name(floats[t]));
     }
 }
@@ -151,7 +154,10 @@ static void expanded(const char *isa)
     for (int stride = 1; stride <= 2; stride++) {
         lksi_attr ax, aw;
         v.sh = v.sw = stride;
-        if (stride == 2) dy.shape[2] = full.shape[2] = 4, dy.shape[3] = full.shape[3] = 4, lksi_contiguous_strides(&full);
+        if (stride == 2) {
+            dy.shape[2] = full.shape[2] = dy.shape[3] = full.shape[3] = 4;
+            lksi_contiguous_strides(&full);
+        }
         ax = attr_of(&v, x.shape), aw = attr_of(&v, w.shape);
         good &= call(LKSI_OP_conv2d_backward_input, 2, (lksi_view[]){dy, w}, 1, &out[0], &ax, NULL, -1) == LKS_OK;
         good &= call(LKSI_OP_conv2d_backward_input, 2, (lksi_view[]){full, w}, 1, &out[1], &ax, NULL, -1) == LKS_OK;
@@ -231,7 +237,8 @@ static int one_pooling(int dtype, int layout, int64_t k, int64_t s, int64_t p, i
         wrong += compare(&dx, grad, size, (double)(k * k));
     else
         wrong++;
-    if (wrong) diag("%s layout %d kernel %lld stride %lld padding %lld: %s", lks_dtype_name(dtype), layout, (long long)k,
+    if (wrong) diag("%s layout %d kernel %lld stride %lld padding %lld: %s", lks_dtype_name(dtype), layout,
+                    (long long)k,
                     (long long)s, (long long)p, why);
     free(grad), free(size);
     drop(&x), drop(&out[0]), drop(&out[1]), drop(&dx), drop(&dy);
@@ -261,18 +268,23 @@ static void refusals(void)
     lksi_view x = make(LKS_F32, ROWS, SHAPE(2, 3, 7, 8)), w = make(LKS_F32, ROWS, SHAPE(5, 3, 3, 3)), y[2];
     lksi_view w4 = make(LKS_F32, ROWS, SHAPE(5, 4, 3, 3)), wb = make(LKS_BF16, ROWS, SHAPE(5, 3, 3, 3));
     lksi_view wide = make(LKS_F32, ROWS, SHAPE(5, 3, 10, 3)), b = make(LKS_F32, ROWS, SHAPE(4));
-    is_int(call(LKSI_OP_conv2d, 2, (lksi_view[]){x, w4}, 1, y, &attr, NULL, -1), LKS_ERR_SHAPE, "channels that do not fit");
+    is_int(call(LKSI_OP_conv2d, 2, (lksi_view[]){x, w4}, 1, y, &attr, NULL, -1), LKS_ERR_SHAPE,
+           "channels that do not fit");
     ok(strstr(why, "[2,3,7,8]") && strstr(why, "[5,4,3,3]"), "... name both shapes: %s", why);
     is_int(call(LKSI_OP_conv2d, 2, (lksi_view[]){x, wb}, 1, y, &attr, NULL, -1), LKS_ERR_DTYPE, "unlike dtypes");
-    is_int(call(LKSI_OP_conv2d, 2, (lksi_view[]){x, wide}, 1, y, &attr, NULL, -1), LKS_ERR_SHAPE, "a window larger than the image");
-    is_int(call(LKSI_OP_conv2d, 3, (lksi_view[]){x, w, b}, 1, y, &attr, NULL, -1), LKS_ERR_SHAPE, "bias of a wrong size");
+    is_int(call(LKSI_OP_conv2d, 2, (lksi_view[]){x, wide}, 1, y, &attr, NULL, -1), LKS_ERR_SHAPE,
+           "a window larger than the image");
+    is_int(call(LKSI_OP_conv2d, 3, (lksi_view[]){x, w, b}, 1, y, &attr, NULL, -1), LKS_ERR_SHAPE,
+           "bias of a wrong size");
     attr.conv2d.stride[1] = 0;
     is_int(call(LKSI_OP_conv2d, 2, (lksi_view[]){x, w}, 1, y, &attr, NULL, -1), LKS_ERR_ARGUMENT, "stride 0");
     attr = attr_of(&v, w.shape);
     attr.conv2d.groups = 2;
-    is_int(call(LKSI_OP_conv2d, 2, (lksi_view[]){x, w}, 1, y, &attr, NULL, -1), LKS_ERR_SHAPE, "groups that do not divide");
+    is_int(call(LKSI_OP_conv2d, 2, (lksi_view[]){x, w}, 1, y, &attr, NULL, -1), LKS_ERR_SHAPE,
+           "groups that do not divide");
     attr = attr_of(&v, x.shape);
-    is_int(call(LKSI_OP_conv2d_backward_input, 2, (lksi_view[]){x, w}, 1, y, &attr, NULL, -1), LKS_ERR_SHAPE, "dy of a wrong shape");
+    is_int(call(LKSI_OP_conv2d_backward_input, 2, (lksi_view[]){x, w}, 1, y, &attr, NULL, -1), LKS_ERR_SHAPE,
+           "dy of a wrong shape");
     attr = pool_attr(2, 2, 2, NULL);
     is_int(call(LKSI_OP_max_pool2d, 1, &x, 2, y, &attr, NULL, -1), LKS_ERR_ARGUMENT, "padding above half the kernel");
     attr = pool_attr(9, 2, 0, NULL);

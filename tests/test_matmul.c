@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * test_matmul.c - matmul and linear on the CPU against plain loops in double: all ranks, layouts, dtypes, empty sizes, bias,
- * wider results, the same bits on any thread count, and the texts of what does not fit.
+ * test_matmul.c - matmul and linear on the CPU against plain loops in double: all ranks, layouts, dtypes, empty sizes,
+ * bias, wider results, the same bits on any thread count, and the texts of what does not fit.
  */
+#include "cpu/gemm.h"
 #include "products.h"
 
 static lksi_view without_vectors(const lksi_view *v, int left)
@@ -64,7 +65,8 @@ static int one_matmul(int dtype, int lx, int ly, int nx, const int64_t *sx, int 
 
 static void shapes(const char *isa)
 {
-    static const int64_t sizes[][3] = {{1, 1, 1}, {2, 3, 4}, {5, 7, 6}, {6, 16, 8}, {7, 17, 33}, {12, 32, 64}, {13, 31, 5},
+    static const int64_t sizes[][3] = {{1, 1, 1}, {2, 3, 4}, {5, 7, 6}, {6, 16, 8}, {7, 17, 33}, {12, 32, 64}, {13, 31,
+                                                                                                                5},
                                        {64, 48, 100}, {3, 130, 385}, {150, 20, 77}, {145, 530, 9}, {1, 200, 50},
                                        {200, 1, 50}, {2, 2, 900}, {40, 65, 769}, {0, 3, 4}, {3, 0, 4}, {3, 4, 0}};
     for (int t = 0; t < 4; t++) {
@@ -194,11 +196,61 @@ static void special_values(const char *isa)
     drop(&in[0]), drop(&in[1]);
 }
 
+typedef struct onednn_job { const lksi_gemm *g; int64_t rows; void *memory[4]; int failed; } onednn_job;
+
+static void onednn_rows(void *arg, int64_t begin, int64_t end, int worker)
+{
+    onednn_job *s = arg;
+    for (int64_t u = begin; u < end; u++) {
+        lksi_gemm g = *s->g;
+        g.m = g.m - u * s->rows < s->rows ? g.m - u * s->rows : s->rows;
+        g.a = (const float *)g.a + u * s->rows * g.a_rs;
+        g.c = (float *)g.c + u * s->rows * g.c_rs;
+        if (!lksi_onednn_run(cpu, &g, s->memory[worker])) s->failed = 1;
+    }
+}
+
+/* The way to oneDNN that bfloat16 takes where the processor has it, in float32, which every processor has. */
+static void onednn(void)
+{
+    lksi_view in[2] = {make(LKS_F32, ROWS, SHAPE(100, 70)), make(LKS_F32, ROWS, SHAPE(70, 50))};
+    lksi_view bias = make(LKS_F32, ROWS, SHAPE(50));
+    lksi_view z = make(LKS_F32, GAPS, SHAPE(100, 50)), y;
+    int taken = 0, good = 1;
+    for (int round = 0; round < 40 && good; round++) {
+        int layout = round % 3, with_bias = round % 2;
+        int64_t m = 100 - round, bytes;
+        lksi_gemm g = {.m = m, .n = 50, .k = 70, .a_dtype = LKS_F32, .b_dtype = LKS_F32, .c_dtype = LKS_F32,
+                       .a = in[0].data,
+                       .b = in[1].data, .c = z.data, .a_rs = layout == 1 ? 1 : 70, .a_cs = layout == 1 ? 100 : 1,
+                       .b_rs = layout == 2 ? 1 : 50, .b_cs = layout == 2 ? 70 : 1, .c_rs = z.stride[0], .c_cs = 1};
+        if (with_bias) g.bias = bias.data, g.bias_dtype = LKS_F32, g.bias_cs = 1;
+        if (!lksi_onednn_prepare(cpu, &g, 24, 50, &bytes)) break;
+        onednn_job s = {.g = &g, .rows = 24};
+        for (int i = 0; i < 4; i++) s.memory[i] = aligned_alloc(64, (size_t)(bytes + 63) / 64 * 64);
+        taken = 1;
+        lksi_parallel(cpu, (m + 23) / 24, 1, onednn_rows, &s);
+        for (int i = 0; i < 4; i++) free(s.memory[i]);
+        good = !s.failed;
+        lksi_view x = in[0], w = in[1];
+        x.shape[0] = m, x.stride[0] = g.a_rs, x.stride[1] = g.a_cs;
+        w.stride[0] = g.b_rs, w.stride[1] = g.b_cs;
+        good = good && call(LKSI_OP_matmul, 2, (lksi_view[]){x, w}, 1, &y, NULL, NULL, LKS_DTYPE_NONE) == LKS_OK;
+        for (int64_t e = 0; good && e < m * 50; e++)
+            good = fabs(element(&z, e) - element(&y, e) - (with_bias ? element(&bias, e % 50) : 0)) < 1e-4;
+        drop(&y);
+    }
+    if (taken) ok(good, "oneDNN on the workers gives the same products");
+    else skip(1, "oneDNN is not in this build");
+    drop(&in[0]), drop(&in[1]), drop(&bias), drop(&z);
+}
+
 static void refusals(void)
 {
-    lksi_view f23 = make(LKS_F32, ROWS, SHAPE(2, 3)), f45 = make(LKS_F32, ROWS, SHAPE(4, 5)), b32 = make(LKS_BF16, ROWS, SHAPE(3, 2));
-    lksi_view f3 = make(LKS_F32, ROWS, SHAPE(3)), i32 = make(LKS_I32, ROWS, SHAPE(3, 2)), i23 = make(LKS_I32, ROWS, SHAPE(2, 3)), z;
-    lksi_view scalar = f3, a3 = make(LKS_F32, ROWS, SHAPE(2, 2, 3)), b3 = make(LKS_F32, ROWS, SHAPE(3, 3, 2));
+    lksi_view f23 = make(LKS_F32, ROWS, SHAPE(2, 3)), f45 = make(LKS_F32, ROWS, SHAPE(4, 5));
+    lksi_view b32 = make(LKS_BF16, ROWS, SHAPE(3, 2)), f3 = make(LKS_F32, ROWS, SHAPE(3)), scalar = f3, z;
+    lksi_view i32 = make(LKS_I32, ROWS, SHAPE(3, 2)), i23 = make(LKS_I32, ROWS, SHAPE(2, 3));
+    lksi_view a3 = make(LKS_F32, ROWS, SHAPE(2, 2, 3)), b3 = make(LKS_F32, ROWS, SHAPE(3, 3, 2));
     scalar.ndim = 0;
     is_int(call(LKSI_OP_matmul, 2, (lksi_view[]){f23, f45}, 1, &z, NULL, NULL, -1), LKS_ERR_SHAPE, "inner sizes");
     is_str(why, "inner sizes differ: [2,3] @ [4,5]", "... are named");
@@ -208,9 +260,12 @@ static void refusals(void)
     is_int(call(LKSI_OP_matmul, 2, (lksi_view[]){scalar, f3}, 1, &z, NULL, NULL, -1), LKS_ERR_SHAPE, "a 0-dim operand");
     is_int(call(LKSI_OP_matmul, 2, (lksi_view[]){a3, b3}, 1, &z, NULL, NULL, -1), LKS_ERR_SHAPE, "batches");
     ok(strstr(why, "[2,2,3] @ [3,3,2]") != NULL, "... are named");
-    is_int(call(LKSI_OP_linear, 3, (lksi_view[]){f23, f23, f45}, 1, &z, NULL, NULL, -1), LKS_ERR_SHAPE, "bias of a wrong shape");
-    is_int(call(LKSI_OP_linear, 3, (lksi_view[]){f23, f45, absent}, 1, &z, NULL, NULL, -1), LKS_ERR_SHAPE, "weight of a wrong shape");
-    is_int(call(LKSI_OP_linear, 3, (lksi_view[]){f23, b32, absent}, 1, &z, NULL, NULL, -1), LKS_ERR_DTYPE, "weight of another dtype");
+    is_int(call(LKSI_OP_linear, 3, (lksi_view[]){f23, f23, f45}, 1, &z, NULL, NULL, -1), LKS_ERR_SHAPE,
+           "bias of a wrong shape");
+    is_int(call(LKSI_OP_linear, 3, (lksi_view[]){f23, f45, absent}, 1, &z, NULL, NULL, -1), LKS_ERR_SHAPE,
+           "weight of a wrong shape");
+    is_int(call(LKSI_OP_linear, 3, (lksi_view[]){f23, b32, absent}, 1, &z, NULL, NULL, -1), LKS_ERR_DTYPE,
+           "weight of another dtype");
     lksi_view *all[] = {&f23, &f45, &b32, &f3, &i32, &i23, &a3, &b3};
     for (unsigned i = 0; i < sizeof all / sizeof *all; i++) drop(all[i]);
 }
@@ -226,7 +281,8 @@ int main(void)
         close_cpu();
         threads(isas[i]);
     }
-    ok(open_cpu(NULL, 1), "a CPU");
+    ok(open_cpu(NULL, 2), "a CPU");
+    onednn();
     refusals();
     close_cpu();
     return done();

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * attention_core.h - attention of one head and its gradient, for one accumulator type; included by attention.c with REAL
- * = float and double. A block of query rows keeps its whole rows of scores in the second cache; no T x S matrix exists.
+ * attention_core.h - attention of one head and its gradient, for one accumulator type; included by attention.c with
+ * REAL = float and double. A block of query rows keeps its whole rows of scores in the second cache; there is no T x S matrix.
  *
  * Wants: REAL, SUFFIX, REAL_DTYPE, EXP (any argument), EXP_BELOW (x <= 0), LOG, LOWEST (-infinity).
  */
@@ -239,9 +239,11 @@ static void NAME(backward_part)(void *arg, int64_t begin, int64_t end, int worke
                                dqb + r * ldk, s->dq.dtype, s->dq.stride[3], d);
         }
         for (int64_t j = 0; j < s->keys; j++) {
-            NAME(io_store)(io_at(s->dk.data, s->dk.dtype, b * s->dk.stride[0] + h * s->dk.stride[1] + j * s->dk.stride[2]),
+            NAME(io_store)(io_at(s->dk.data, s->dk.dtype,
+                                 b * s->dk.stride[0] + h * s->dk.stride[1] + j * s->dk.stride[2]),
                            dk + j * ldk, s->dk.dtype, s->dk.stride[3], d);
-            NAME(io_store)(io_at(s->dv.data, s->dv.dtype, b * s->dv.stride[0] + h * s->dv.stride[1] + j * s->dv.stride[2]),
+            NAME(io_store)(io_at(s->dv.data, s->dv.dtype,
+                                 b * s->dv.stride[0] + h * s->dv.stride[1] + j * s->dv.stride[2]),
                            dv + j * ldv, s->dv.dtype, s->dv.stride[3], e);
         }
     }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * conv_core.h - convolution as products, for one accumulator type; included by conv.c with REAL = float and double.
- * Images are read channels-last (staged so, and converted, where they are not); a block of output pixels becomes rows of
- * R S C numbers that stay in the second cache, and one product makes all its channels.
+ * Images are read channels-last (staged so, and converted, where they are not); a block of output pixels becomes rows
+ * of R S C numbers that stay in the second cache, and one product makes all its channels.
  *
  * Wants: REAL, SUFFIX, REAL_DTYPE. Letters: N images, C channels, H W, kernel R S; K channels, P Q of the result.
  */
@@ -54,7 +54,8 @@ static inline void NAME(run)(REAL *restrict to, const REAL *restrict from, int64
 static const REAL *NAME(columns)(const geometry *v, const lksi_view *x, int64_t n, int64_t group, int64_t begin,
                                  int64_t end, REAL *stage, REAL *columns, int64_t *ld)
 {
-    int64_t c = v->c, row, step, h0 = begin / v->q * v->sh - v->ph, h1 = (end - 1) / v->q * v->sh - v->ph + (v->r - 1) * v->dh + 1;
+    int64_t c = v->c, row, step, h0 = begin / v->q * v->sh - v->ph;
+    int64_t h1 = (end - 1) / v->q * v->sh - v->ph + (v->r - 1) * v->dh + 1;
     if (h0 < 0) h0 = 0;
     if (h1 > v->h) h1 = v->h;
     if (h0 >= h1) h0 = h1 = h1 > 0 ? h1 : 0; /* only padding is seen */
@@ -160,7 +161,8 @@ static lks_status NAME(forward)(lksi_cpu *cpu, const lksi_args *a, const geometr
                       .c_rs = s.direct ? y->stride[3] : v->k, .c_cs = 1};
     if (bias) s.g.bias = bias->data, s.g.bias_dtype = bias->dtype, s.g.bias_cs = bias->stride[0];
     s.block = block_size(depth, pixels);
-    while (s.block > 96 && v->n * v->groups * ((pixels + s.block - 1) / s.block) < 3 * workers) s.block = (s.block / 2 + 11) / 12 * 12;
+    while (s.block > 96 && v->n * v->groups * ((pixels + s.block - 1) / s.block) < 3 * workers)
+        s.block = (s.block / 2 + 11) / 12 * 12;
     s.blocks = (pixels + s.block - 1) / s.block;
     s.g.m = s.block;
     s.packed_bytes = (LKSI_LOCAL(gemm_packed_bytes)(&s.g) + 63) / 64 * 64;

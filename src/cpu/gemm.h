@@ -22,9 +22,9 @@
 
 #define LKSI_GEMM_BATCH_DIMS LKS_MAX_DIMS
 
-/* C[i,j] = sum_p A[i,p] B[p,j] (+ C[i,j] if add) + bias[j], over a batch. Strides in elements, any value (0 too, not for
- * C). Either all dtypes are F64, or a, b, c, bias are each one of F32, BF16, F16 and the sum is a float32 one, rounded
- * once. k = 0 gives bias (or zeros). The order of additions depends on k alone: not on threads, position or strides. */
+/* C[i,j] = sum_p A[i,p] B[p,j] (+ C[i,j] if add) + bias[j], over a batch. Strides in elements, any value (0 too, not
+ * for C). Either all dtypes are F64, or a, b, c, bias are each one of F32, BF16, F16 and the sum is a float32 one,
+ * rounded once. k = 0 gives bias (or zeros). The order of additions depends on k alone: not on threads, position or strides. */
 typedef struct lksi_gemm {
     int64_t m, n, k;
     const void *a, *b, *bias; /* bias NULL: none */
@@ -46,13 +46,19 @@ lks_status LKSI_LOCAL(gemm)(lksi_cpu *cpu, const lksi_args *a, const lksi_gemm *
 int64_t LKSI_LOCAL(gemm_bytes)(const lksi_gemm *g);
 void LKSI_LOCAL(gemm_serial)(const lksi_gemm *g, void *memory);
 
-/* B of a product that is used many times (with any m), packed once, on all workers: `to` holds gemm_packed_bytes, 64-byte
- * aligned. Uses scratch slot 0 of each worker. */
+/* onednn.c. 1 if oneDNN has products of bfloat16 that use this processor's bfloat16 instructions. */
+int lksi_onednn_bf16(lksi_cpu *cpu);
+/* Outside lksi_parallel: 1 if all pieces of g that are rows x columns, or what is left at the edges, are oneDNN's to run;
+ * bytes: memory that a run needs. Then one piece, on any worker (64-byte aligned memory): 1, or 0 if it failed. */
+int lksi_onednn_prepare(lksi_cpu *cpu, const lksi_gemm *g, int64_t rows, int64_t columns, int64_t *bytes);
+int lksi_onednn_run(lksi_cpu *cpu, const lksi_gemm *piece, void *memory);
+/* B of a product that is used many times (with any m), packed once, on all workers: `to` holds gemm_packed_bytes,
+ * 64-byte aligned. Uses scratch slot 0 of each worker. */
 int64_t LKSI_LOCAL(gemm_packed_bytes)(const lksi_gemm *g);
 lks_status LKSI_LOCAL(gemm_pack)(lksi_cpu *cpu, const lksi_args *a, const lksi_gemm *g, void *to);
 /* The bare kernel, for those who pack themselves: C [m, n] (+)= A [m, k] B, tile by tile, so A must be readable and C
- * writable up to whole tiles. A's element (i, p) is a[i rs + p ps], one of which is 1; B is panels [k, columns of a tile],
- * `panel` elements apart, 64-byte aligned. */
+ * writable up to whole tiles. A's element (i, p) is a[i rs + p ps], one of which is 1; B is panels [k, columns of a
+ * tile], `panel` elements apart, 64-byte aligned. */
 void LKSI_LOCAL(tiles_f32)(int64_t m, int64_t n, int64_t k, const float *a, int64_t rs, int64_t ps, const float *b,
                            int64_t panel, float *c, int64_t ldc, int add);
 void LKSI_LOCAL(tiles_f64)(int64_t m, int64_t n, int64_t k, const double *a, int64_t rs, int64_t ps, const double *b,

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * gemm_core.h - the blocked product on one worker, for one accumulator type; included by matmul.c with REAL = float and
- * double. B (and A, where it is not already good to read) is packed into blocks that fit the caches, which also converts,
- * transposes and pads; one register kernel of MR x NR does the rest (the scheme of Goto and van de Geijn, 2008).
+ * double. B (and A, where it is not already good to read) is packed into blocks that fit the caches, which also
+ * converts, transposes and pads; one register kernel of MR x NR does the rest (Goto and van de Geijn, 2008).
  *
  * Wants: REAL, SUFFIX, REAL_DTYPE, MR, NV (vectors across a tile), KC (depth of a block), fma_SUFFIX, transpose_SUFFIX.
  */

@@ -234,6 +234,7 @@ typedef struct shared_product {
     int64_t rows, columns;           /* of one piece */
     int64_t row_pieces, column_pieces;
     int64_t bytes;
+    int onednn; /* all pieces are oneDNN's */
 } shared_product;
 
 static void product_pieces(void *arg, int64_t begin, int64_t end, int worker)
@@ -258,7 +259,7 @@ static void product_pieces(void *arg, int64_t begin, int64_t end, int worker)
         g.b = io_at(g.b, g.b_dtype, b + j * g.b_cs);
         g.c = io_at(g.c, g.c_dtype, c + i * g.c_rs + j * g.c_cs);
         if (g.bias) g.bias = io_at(g.bias, g.bias_dtype, i * g.bias_rs + j * g.bias_cs);
-        LKSI_LOCAL(gemm_serial)(&g, memory);
+        if (!s->onednn || !lksi_onednn_run(s->cpu, &g, memory)) LKSI_LOCAL(gemm_serial)(&g, memory);
     }
 }
 
@@ -300,6 +301,12 @@ lks_status LKSI_LOCAL(gemm)(lksi_cpu *cpu, const lksi_args *a, const lksi_gemm *
     piece.m = g.m < s.rows ? g.m : s.rows;
     piece.n = g.n < s.columns ? g.n : s.columns;
     s.bytes = LKSI_LOCAL(gemm_bytes)(&piece);
+    int64_t bytes;
+    if (g.a_dtype == LKS_BF16 && g.b_dtype == LKS_BF16 && (double)piece.m * (double)piece.n * (double)piece.k > 1e5 &&
+        lksi_onednn_bf16(cpu) && lksi_onednn_prepare(cpu, &g, s.rows, s.columns, &bytes)) {
+        s.onednn = 1;
+        if (bytes > s.bytes) s.bytes = bytes;
+    }
     lks_status status = scratch_for_all(cpu, a, workers, s.bytes);
     if (status != LKS_OK) return status;
     int64_t units = batch * row_pieces * column_pieces;
@@ -315,7 +322,8 @@ LKSI_KERNEL(matmul)
 {
     const lksi_view *x = &a->in[0], *y = &a->in[1], *z = &a->out[0];
     int xv = x->ndim == 1, yv = y->ndim == 1, xd = x->ndim, yd = y->ndim, zd = z->ndim;
-    lksi_gemm g = {.a = x->data, .b = y->data, .c = z->data, .a_dtype = x->dtype, .b_dtype = y->dtype, .c_dtype = z->dtype};
+    lksi_gemm g = {.a = x->data, .b = y->data, .c = z->data, .a_dtype = x->dtype, .b_dtype = y->dtype,
+                   .c_dtype = z->dtype};
     g.m = xv ? 1 : x->shape[xd - 2];
     g.k = x->shape[xd - 1];
     g.n = yv ? 1 : y->shape[yd - 1];
@@ -340,7 +348,8 @@ LKSI_KERNEL(linear)
 {
     const lksi_view *x = &a->in[0], *w = &a->in[1], *b = a->nin > 2 ? &a->in[2] : NULL, *y = &a->out[0];
     int xd = x->ndim, rows = xd >= 2;
-    lksi_gemm g = {.a = x->data, .b = w->data, .c = y->data, .a_dtype = x->dtype, .b_dtype = w->dtype, .c_dtype = y->dtype};
+    lksi_gemm g = {.a = x->data, .b = w->data, .c = y->data, .a_dtype = x->dtype, .b_dtype = w->dtype,
+                   .c_dtype = y->dtype};
     g.k = x->shape[xd - 1], g.n = w->shape[0], g.m = rows ? x->shape[xd - 2] : 1;
     g.a_rs = rows ? x->stride[xd - 2] : 0, g.a_cs = x->stride[xd - 1];
     g.b_rs = w->stride[1], g.b_cs = w->stride[0];

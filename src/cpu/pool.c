@@ -44,7 +44,8 @@ static inline float same_f32(float x) { return x; }
 static inline double same_f64(double x) { return x; }
 
 /* Contiguous channels, float32: the window is walked outside, channels inside, so that they are vectorised. */
-static void window_f32(const float *restrict from, int64_t hs, int64_t ws, int64_t h0, int64_t h1, int64_t w0, int64_t w1,
+static void window_f32(const float *restrict from, int64_t hs, int64_t ws, int64_t h0, int64_t h1, int64_t w0,
+                       int64_t w1,
                        int64_t width, int64_t channels, float *restrict to, int32_t *restrict place)
 {
     int32_t first = (int32_t)(h0 * width + w0);
@@ -101,7 +102,8 @@ static void pool_part(void *arg, int64_t begin, int64_t end, int worker)
                 int64_t w0 = largest(q * sw - pw, 0), w1 = smallest(q * sw - pw + kw, width);
                 int32_t *place = (int32_t *)p->data + p_at + q * p->stride[3];
                 if (x->dtype == LKS_F32)
-                    window_f32((const float *)x->data + x_at, x->stride[2], x->stride[3], h0, h1, w0, w1, width, channels,
+                    window_f32((const float *)x->data + x_at, x->stride[2], x->stride[3], h0, h1, w0, w1, width,
+                               channels,
                                (float *)y->data + y_at + q * y->stride[3], place);
                 else
                     window_bf16((const uint16_t *)x->data + x_at, x->stride[2], x->stride[3], h0, h1, w0, w1, width,
@@ -126,7 +128,8 @@ LKSI_KERNEL(max_pool2d)
     pooling s = {.a = a, .x = a->in[0], .y = a->out[0], .place = a->out[1]};
     s.channels_inner = s.x.stride[1] == 1 && s.y.stride[1] == 1 && s.place.stride[1] == 1 && s.x.shape[1] > 1;
     int64_t rows = s.y.shape[0] * s.y.shape[2] * (s.channels_inner ? 1 : s.y.shape[1]);
-    int64_t cost = s.y.shape[3] * (s.channels_inner ? s.y.shape[1] : 1) * a->attr.pool.kernel[0] * a->attr.pool.kernel[1];
+    int64_t cost = s.y.shape[3] * (s.channels_inner ? s.y.shape[1] : 1);
+    cost *= a->attr.pool.kernel[0] * a->attr.pool.kernel[1];
     if (lksi_numel(&s.y) == 0) return LKS_OK;
     lksi_parallel(cpu, rows, 1 + 32768 / (cost + 1), pool_part, &s);
     return LKS_OK;
@@ -134,7 +137,7 @@ LKSI_KERNEL(max_pool2d)
 
 typedef struct spreading { lksi_cpu *cpu; lksi_view dy, place, dx; int64_t channels, plane, bytes; } spreading;
 
-/* A plane of x, or all planes of an image whose channels are contiguous. Overlapping windows add in float32 (float64). */
+/* A plane of x, or all planes of an image whose channels are contiguous. Overlapping windows add in float32 (or 64). */
 static void spread_part(void *arg, int64_t begin, int64_t end, int worker)
 {
     const spreading *s = arg;
@@ -148,9 +151,10 @@ static void spread_part(void *arg, int64_t begin, int64_t end, int worker)
         for (int64_t h = 0; h < dy->shape[2]; h++)
             for (int64_t w = 0; w < dy->shape[3]; w++)
                 for (int64_t c = 0; c < channels; c++) {
-                    int64_t from = n * dy->stride[0] + (c0 + c) * dy->stride[1] + h * dy->stride[2] + w * dy->stride[3];
-                    int64_t at = ((const int32_t *)p->data)[n * p->stride[0] + (c0 + c) * p->stride[1] + h * p->stride[2] +
-                                                            w * p->stride[3]];
+                    int64_t k = c0 + c;
+                    int64_t from = n * dy->stride[0] + k * dy->stride[1] + h * dy->stride[2] + w * dy->stride[3];
+                    int64_t place = n * p->stride[0] + k * p->stride[1] + h * p->stride[2] + w * p->stride[3];
+                    int64_t at = ((const int32_t *)p->data)[place];
                     if (at < 0 || at >= s->plane) continue;
                     if (dy->dtype == LKS_F64)
                         ((double *)sum)[at * channels + c] += ((const double *)dy->data)[from];

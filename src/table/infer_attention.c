@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * infer_attention.c - shape rules of attention and its gradient. Results lie in memory as [B, T, H, D], so that the step
- * that follows in every transformer, merging the heads, is a view. The log-sum is float32, float64 where q is.
+ * infer_attention.c - shape rules of attention and its gradient. Results lie in memory as [B, T, H, D], so that the
+ * step that follows in every transformer, merging the heads, is a view. The log-sum is float32, float64 where q is.
  */
 #include "base/base.h"
 #include "table/table.h"

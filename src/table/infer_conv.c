@@ -21,13 +21,15 @@ static lks_status window(lksi_args *a, int d, int64_t in, int64_t kernel, int64_
     const char *side = d ? "width" : "height";
     int64_t reach, padded;
     if (stride < 1 || dilation < 1 || padding < 0 || kernel < 1)
-        return lksi_why(a, LKS_ERR_ARGUMENT, "%s: kernel %lld, stride %lld and dilation %lld must be at least 1, padding %lld at least 0",
+        return lksi_why(a, LKS_ERR_ARGUMENT,
+                        "%s: kernel %lld, stride %lld and dilation %lld must be at least 1, padding %lld at least 0",
                         side, (long long)kernel, (long long)stride, (long long)dilation, (long long)padding);
     if (!lksi_mul_fits(dilation, kernel - 1, &reach) || reach == INT64_MAX || padding > INT64_MAX / 4 ||
         !lksi_add_fits(in, 2 * padding, &padded))
         return lksi_why(a, LKS_ERR_SHAPE, "%s: window sizes overflow", side);
     if (padded < reach + 1)
-        return lksi_why(a, LKS_ERR_SHAPE, "%s: a window of %lld does not fit into %lld + 2 x %lld (input + padding)", side,
+        return lksi_why(a, LKS_ERR_SHAPE, "%s: a window of %lld does not fit into %lld + 2 x %lld (input + padding)",
+                        side,
                         (long long)(reach + 1), (long long)in, (long long)padding);
     *out = (padded - reach - 1) / stride + 1;
     return LKS_OK;
@@ -36,7 +38,8 @@ static lks_status window(lksi_args *a, int d, int64_t in, int64_t kernel, int64_
 static lks_status floats(lksi_args *a, const lksi_view *x, const lksi_view *w, const char *what, const char *and)
 {
     if (x->dtype != w->dtype)
-        return lksi_why(a, LKS_ERR_DTYPE, "products of unlike dtypes: %s is %s, %s is %s", what, lks_dtype_name(x->dtype),
+        return lksi_why(a, LKS_ERR_DTYPE, "products of unlike dtypes: %s is %s, %s is %s", what,
+                        lks_dtype_name(x->dtype),
                         and, lks_dtype_name(w->dtype));
     if (!lks_dtype_is_float(x->dtype))
         return lksi_why(a, LKS_ERR_DTYPE, "%s is %s, a floating dtype is needed", what, lks_dtype_name(x->dtype));
