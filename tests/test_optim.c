@@ -668,6 +668,14 @@ static void cases(void)
     lks_optim_set_lr(opt, -1, 1);
     lks_optim_step(opt, NULL);
     is_double(state_of(ps, opt, "master", 0), 2, 0, "a value written from outside is followed");
+    /* a skip keeps what the master knows and the value does not */
+    lks_optim_set_lr(opt, -1, 0x1p-20);
+    lks_optim_step(opt, NULL);
+    put_grad1(w[0], NAN);
+    lks_optim_step(opt, NULL);
+    put_grad1(w[0], 1);
+    lks_optim_step(opt, NULL);
+    is_double(state_of(ps, opt, "master", 0), 2 - 0x1p-19, 0, "masters survive a skip");
     drop(ps, opt);
 }
 

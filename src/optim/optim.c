@@ -578,6 +578,16 @@ static lks_status decide(lks_optim *opt, const pass *p, int only_unscale)
     return lksi_call_raw(opt->ctx, p->where, LKSI_OP_step_decide, 6, in, &attr, 4, out);
 }
 
+/* Counts the write of an arena's values; masters that belonged to them still do. */
+static void touched(lks_optim *opt, int arena)
+{
+    lksi_arena *a = opt->ps->arena[arena];
+    int64_t *seen = opt->master_version + opt->first[arena];
+    for (int i = 0; i < a->slices; i++) seen[i] -= a->slice[i].value->st->version;
+    lksi_arena_touched(a, 1);
+    for (int i = 0; i < a->slices; i++) seen[i] += a->slice[i].value->st->version;
+}
+
 /* Pass 2 over every arena. */
 static lks_status update(lks_optim *opt, const pass *p)
 {
@@ -597,9 +607,8 @@ static lks_status update(lks_optim *opt, const pass *p)
         out[m++] = flat(a->twin[1], LKS_F16, a->count);
         lksi_attr attr = {.raw = {.i = {n}}};
         TRY(lksi_call_raw(opt->ctx, p->where, sgd ? LKSI_OP_sgd_step : LKSI_OP_adam_step, 4, in, &attr, m, out));
-        lksi_arena_touched(a, 1);
+        touched(opt, k);
     }
-    masters_agree(opt);
     return LKS_OK;
 }
 

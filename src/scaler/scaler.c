@@ -217,7 +217,7 @@ lks_tensor *lks_scaler_scale(lks_scaler *s, lks_tensor *loss)
     }
     int reduced = loss->v.dtype == LKS_F16 || loss->v.dtype == LKS_BF16;
     lks_tensor *y = lks_mul(reduced ? lks_to(loss, LKS_F32) : loss, s->scale);
-    if (y) s->scaled = 1;
+    if (y && y->requires_grad) s->scaled = 1; /* no gradient will come of it under no_grad */
     return y;
 }
 
