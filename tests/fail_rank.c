@@ -2,10 +2,10 @@
  *
  * fail_rank.c - a training job in which rank 1 leaves before step 3; run by fail.test.
  *
- *   fail_rank exit|kill|stop|sleep DEADLINE FILE
+ *   fail_rank exit|kill|stop|sleep|zero DEADLINE FILE
  *
- * A rank that gets an error writes its status, the seconds it took and the text to FILE.RANK, waits for the others to do
- * the same, and ends the job as the guide says: MPI_Abort.
+ * zero: it is rank 0, stopped in lks_rank_zero_call. A rank that gets an error writes its status, the seconds it took
+ * and the text to FILE.RANK, waits for the others to do the same, and ends the job as it should: MPI_Abort.
  */
 #include <lockstep.h>
 #include <signal.h>
@@ -18,6 +18,13 @@ static void leave(const char *how)
 {
     if (!strcmp(how, "exit")) _exit(9);
     raise(!strcmp(how, "kill") ? SIGKILL : SIGSTOP);
+}
+
+static lks_status stop_here(void *user)
+{
+    (void)user;
+    raise(SIGSTOP);
+    return LKS_OK;
 }
 
 static int give_up(lks_context *ctx, const char *file, lks_status st, double seconds)
@@ -52,13 +59,16 @@ int main(int argc, char **argv)
         lks_dp_set_nominal(dp, 1) != LKS_OK || lks_optim_create(ps, LKS_SGD, &opt) != LKS_OK)
         return 3;
     for (int step = 1; step <= 5; step++) {
-        if (step == 3 && lks_rank(ctx) == 1) {
+        if (step == 3 && lks_rank(ctx) == 1 && strcmp(argv[1], "zero")) {
             if (!strcmp(argv[1], "sleep")) sleep((unsigned)atof(argv[2]) + 4);
             else leave(argv[1]);
         }
         double start = MPI_Wtime();
         lks_scope_begin(ctx);
-        lks_status st = lks_dp_backward(dp, NULL, lks_sum(w, 0, NULL, 0, LKS_DTYPE_NONE), 1, LKS_NONE, 1);
+        lks_status st = LKS_OK;
+        if (step == 3 && !strcmp(argv[1], "zero")) st = lks_rank_zero_call(ctx, stop_here, NULL);
+        if (st == LKS_OK)
+            st = lks_dp_backward(dp, NULL, lks_sum(w, 0, NULL, 0, LKS_DTYPE_NONE), 1, LKS_NONE, 1);
         if (st == LKS_OK) st = lks_optim_step(opt, NULL);
         lks_scope_end(ctx);
         if (st != LKS_OK) return give_up(ctx, argv[3], st, MPI_Wtime() - start);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * test_comm.c - collectives on 1 to 9 ranks: values and bits, order, mismatches, lifetimes. tests/comm.test starts it
- * with several rank counts; arguments: the device ("cpu", "far"); "alone": the library initialises MPI; "late": a context
- * outlives MPI_Finalize. Ranks that fail are in fail.test.
+ * with several rank counts; arguments: the device ("cpu", "far"); "alone": the library initialises MPI; "late": a
+ * context outlives MPI_Finalize. Ranks that fail are in fail.test.
  */
 #include "tap_mpi.h"
 #include <lockstep.h>
@@ -64,7 +64,8 @@ static void halves(lks_context *ctx)
 {
     int n = lks_size(ctx);
     for (int64_t count = 3; count < 1000000; count *= 250000) {
-        ok(half_case(ctx, LKS_F16, 0x70e2, LKS_MEAN, 0x70e2, count) && half_case(ctx, LKS_F16, 0x0001, LKS_MEAN, 0x0001, count),
+        ok(half_case(ctx, LKS_F16, 0x70e2, LKS_MEAN, 0x70e2, count) &&
+               half_case(ctx, LKS_F16, 0x0001, LKS_MEAN, 0x0001, count),
            "B91: float16 means of 10000 and of 2^-24 over %d ranks, %lld elements", n, (long long)count);
         if (n == 2)
             ok(half_case(ctx, LKS_F16, 0x3c00, LKS_SUM, 0x4000, count) &&
@@ -125,7 +126,8 @@ static void tensors(lks_context *ctx)
     lks_scope_begin(ctx);
     for (int root = 0; root < n; root++)
         for (int64_t m = 1; m < 2000000 && good; m *= 1100) {
-            lks_tensor *t = lks_full(ctx, LKS_F32, 1, &m, me == root ? 7 + root : -1), *end = lks_narrow(t, 0, m - 1, 1);
+            lks_tensor *t = lks_full(ctx, LKS_F32, 1, &m, me == root ? 7 + root : -1),
+                       *end = lks_narrow(t, 0, m - 1, 1);
             double v = 0;
             good = lks_broadcast(t, root) == LKS_OK && lks_item(end, &v) == LKS_OK && v == 7 + root;
         }
@@ -133,7 +135,8 @@ static void tensors(lks_context *ctx)
     int64_t bytes = 3000000;
     char *data = malloc((size_t)bytes);
     memset(data, me == n - 1 ? 5 : 0, (size_t)bytes);
-    ok(lks_broadcast_bytes(ctx, data, bytes, n - 1) == LKS_OK && data[0] == 5 && data[bytes - 1] == 5, "broadcast of host memory");
+    ok(lks_broadcast_bytes(ctx, data, bytes, n - 1) == LKS_OK && data[0] == 5 && data[bytes - 1] == 5,
+       "broadcast of host memory");
     free(data);
 
     /* Rank r has r rows; rank 0 none. */
@@ -296,7 +299,8 @@ static void lifetimes(MPI_Comm comm)
     ok(good && sum == n, "B98: contexts come and go 100 times, MPI of the host works in between");
     lks_context *a = open_context(comm, 20), *b = open_context(comm, 20);
     int64_t v = 1, w = 2;
-    good = lks_reduce_i64(a, &v, 1, LKS_SUM) == LKS_OK && lks_reduce_i64(b, &w, 1, LKS_SUM) == LKS_OK && v == n && w == 2 * n;
+    good = lks_reduce_i64(a, &v, 1, LKS_SUM) == LKS_OK && lks_reduce_i64(b, &w, 1, LKS_SUM) == LKS_OK && v == n &&
+           w == 2 * n;
     lks_context_destroy(&a);
     good = good && lks_barrier(b) == LKS_OK;
     lks_context_destroy(&b);
@@ -330,7 +334,8 @@ static int late(int argc, char **argv)
     lks_context *ctx = open_context(MPI_COMM_WORLD, 20);
     tap_.rank = lks_rank(ctx);
     ok(lks_barrier(ctx) == LKS_OK, "a context");
-    ok(lks_finalize() == LKS_OK && lks_barrier(ctx) == LKS_OK, "B98: the library does not finalise what it does not own");
+    ok(lks_finalize() == LKS_OK && lks_barrier(ctx) == LKS_OK,
+       "B98: the library does not finalise what it does not own");
     MPI_Finalize();
     ok(lks_context_destroy(&ctx) == LKS_ERR_STATE && !ctx, "B98: after MPI_Finalize: an error code, no MPI call");
     return done();

@@ -48,8 +48,9 @@ static int rig_open(rig *r, int count, lks_dtype dtype, int64_t bucket_bytes, do
         good = good && lks_params_add(r->ps, name, dtype, 1, (int64_t[]){5}, &r->p[i]) == LKS_OK &&
                lks_fill_(r->p[i], r->me ? 2 : 1) == LKS_OK;
     }
-    good = good && lks_no_grad_end(r->ctx) == LKS_OK && lks_dp_create(r->ps, bucket_bytes, &r->dp) == LKS_OK && lks_dp_set_nominal(r->dp, nominal) == LKS_OK &&
-           lks_optim_create(r->ps, LKS_SGD, &r->opt) == LKS_OK && lks_optim_set_lr(r->opt, -1, 1) == LKS_OK;
+    good = good && lks_no_grad_end(r->ctx) == LKS_OK && lks_dp_create(r->ps, bucket_bytes, &r->dp) == LKS_OK &&
+           lks_dp_set_nominal(r->dp, nominal) == LKS_OK && lks_optim_create(r->ps, LKS_SGD, &r->opt) == LKS_OK &&
+           lks_optim_set_lr(r->opt, -1, 1) == LKS_OK;
     if (!good) bail("cannot set up: %s", lks_error(r->ctx));
     return good;
 }
@@ -66,7 +67,8 @@ static void rig_close(rig *r)
     lks_context_destroy(&r->ctx);
 }
 
-/* Sum over k samples of sum_i g[i] * p[i] (g 0: parameter i is not used): gradient of every element of p[i] is k g[i]. */
+/* Sum over k samples of sum_i g[i] * p[i] (g 0: parameter i is not used): gradient of every element of p[i] is k
+ * g[i]. */
 static lks_tensor *loss_of(rig *r, const double *g, double k)
 {
     lks_tensor *loss = LKS_NONE;
@@ -130,7 +132,8 @@ static void half_sums(void)
     rig r;
     ok(rig_open(&r, 1, LKS_F16, 0, 1), "float16 parameters");
     lks_optim_set_lr(r.opt, -1, 1e-4);
-    ok(backward(&r, (double[]){10000}, 1, 1) == LKS_OK && step(&r) == LKS_OK, "a step with a gradient of 10000 on each rank");
+    ok(backward(&r, (double[]){10000}, 1, 1) == LKS_OK && step(&r) == LKS_OK,
+       "a step with a gradient of 10000 on each rank");
     int outcome = 0;
     lks_optim_report(r.opt, 1, &outcome, NULL, NULL, NULL, NULL, NULL);
     if (r.n * 10000 < 65520) is_int(outcome, LKS_STEPPED, "B91: gradient sums that float16 holds go through");
@@ -189,12 +192,15 @@ static void absent(void)
     ok(backward(&r, (double[]){1, r.me ? 0 : 2, 0}, 1, 1) == LKS_OK && step(&r) == LKS_OK, "B88: a step");
     is_double(value(&r, 1), 1 - 2.0 / r.n, 1e-6, "B88: a gradient on some ranks only: absent counts as 0");
     is_double(value(&r, 2), 1, 0, "B88: a parameter used nowhere stays");
-    is_int(lks_dp_collectives(r.dp) - before, lks_dp_bucket_count(r.dp), "B88: each bucket is reduced once on every rank");
+    is_int(lks_dp_collectives(r.dp) - before, lks_dp_bucket_count(r.dp),
+           "B88: each bucket is reduced once on every rank");
     /* Other order of use on each rank, several buckets. */
     lks_scope_begin(r.ctx);
-    lks_tensor *a = lks_sum(r.p[r.me % 3], 0, NULL, 0, LKS_DTYPE_NONE), *b = lks_sum(r.p[(r.me + 1) % 3], 0, NULL, 0, LKS_DTYPE_NONE),
+    lks_tensor *a = lks_sum(r.p[r.me % 3], 0, NULL, 0, LKS_DTYPE_NONE),
+               *b = lks_sum(r.p[(r.me + 1) % 3], 0, NULL, 0, LKS_DTYPE_NONE),
                *c = lks_sum(r.p[(r.me + 2) % 3], 0, NULL, 0, LKS_DTYPE_NONE);
-    ok(lks_dp_backward(r.dp, NULL, lks_add(lks_add(a, b), c), 1, LKS_NONE, 1) == LKS_OK, "gradients come in another order on each rank");
+    ok(lks_dp_backward(r.dp, NULL, lks_add(lks_add(a, b), c), 1, LKS_NONE, 1) == LKS_OK,
+       "gradients come in another order on each rank");
     lks_scope_end(r.ctx);
     ok(step(&r) == LKS_OK && fabs(value(&r, 2)) < 1e-6, "and are the same");
     rig_close(&r);
@@ -217,12 +223,13 @@ static void overflow(void)
         lks_optim_report(r.opt, j + 1, &outcome, NULL, NULL, NULL, NULL, NULL);
         lks_scaler_get(r.s, &s, &tracker);
         scale /= 2;
-        good = good && (outcome == LKS_SKIPPED_HERE || outcome == LKS_SKIPPED_ELSEWHERE) && s == scale && tracker == 0 &&
-               value(&r, 0) == 1 && value(&r, 1) == 1;
+        good = good && (outcome == LKS_SKIPPED_HERE || outcome == LKS_SKIPPED_ELSEWHERE) && s == scale &&
+               tracker == 0 && value(&r, 0) == 1 && value(&r, 1) == 1;
         (void)bits;
     }
     ok(good, "B80: inf, -inf and NaN on one rank: every rank skips, halves its scale, keeps its bits");
-    ok(backward(&r, (double[]){1, 1}, 1, 1) == LKS_OK && step(&r) == LKS_OK && value(&r, 0) == 0, "B80: the next step is taken");
+    ok(backward(&r, (double[]){1, 1}, 1, 1) == LKS_OK && step(&r) == LKS_OK && value(&r, 0) == 0,
+       "B80: the next step is taken");
     /* One rank fails in backward: its loss is not one element. */
     int last = r.n - 1;
     lks_scope_begin(r.ctx);
@@ -238,12 +245,15 @@ static void overflow(void)
        "and every rank skips that step");
     /* A failed forward pass hands in NULL. */
     lks_scope_begin(r.ctx);
-    loss = r.me == last ? lks_matmul(r.p[0], lks_ones(r.ctx, LKS_F32, 1, (int64_t[]){7})) : loss_of(&r, (double[]){1, 1}, 1);
+    loss = r.me == last ? lks_matmul(r.p[0], lks_ones(r.ctx, LKS_F32, 1, (int64_t[]){7}))
+                        : loss_of(&r, (double[]){1, 1}, 1);
     st = lks_dp_backward(r.dp, r.s, loss, 1, LKS_NONE, 1);
     lks_scope_end(r.ctx);
-    ok((r.me == last) == (st != LKS_OK) && step(&r) == LKS_OK && value(&r, 0) == 0, "the same after a failed forward pass");
+    ok((r.me == last) == (st != LKS_OK) && step(&r) == LKS_OK && value(&r, 0) == 0,
+       "the same after a failed forward pass");
     lks_error_clear(r.ctx);
-    ok(backward(&r, (double[]){1, 1}, 1, 1) == LKS_OK && step(&r) == LKS_OK && value(&r, 0) == -1, "then training goes on");
+    ok(backward(&r, (double[]){1, 1}, 1, 1) == LKS_OK && step(&r) == LKS_OK && value(&r, 0) == -1,
+       "then training goes on");
     rig_close(&r);
 }
 
@@ -253,7 +263,8 @@ static void accumulation(void)
     ok(rig_open(&r, 2, LKS_F32, 0, 4) && rig_open(&one, 2, LKS_F32, 0, 4), "B94: create");
     int64_t before = lks_dp_collectives(r.dp);
     int good = 1;
-    for (int k = 0; k < 4; k++) good = good && backward(&r, (double[]){0.1 * (r.me + k), k == 1 ? 1 : 0}, 1, k == 3) == LKS_OK;
+    for (int k = 0; k < 4; k++)
+        good = good && backward(&r, (double[]){0.1 * (r.me + k), k == 1 ? 1 : 0}, 1, k == 3) == LKS_OK;
     is_int(lks_dp_collectives(r.dp) - before, 1, "B94: one reduction per window of 4");
     ok(good && step(&r) == LKS_OK, "B94: a step");
     lks_scope_begin(one.ctx);
@@ -264,7 +275,8 @@ static void accumulation(void)
     }
     ok(lks_dp_backward(one.dp, NULL, loss, 4, LKS_NONE, 1) == LKS_OK, "B94: the same in one batch");
     lks_scope_end(one.ctx);
-    ok(step(&one) == LKS_OK && fabs(value(&one, 0) - value(&r, 0)) <= 0x1p-23 && fabs(value(&one, 1) - value(&r, 1)) <= 0x1p-23,
+    ok(step(&one) == LKS_OK && fabs(value(&one, 0) - value(&r, 0)) <= 0x1p-23 &&
+           fabs(value(&one, 1) - value(&r, 1)) <= 0x1p-23,
        "B94: equal to 1 ulp, also where only an earlier micro-batch had a gradient");
     rig_close(&one);
 
@@ -292,7 +304,8 @@ static void weight_on_device(void)
                lks_dp_backward(r.dp, NULL, loss_of(&r, &g, 5), 0, five, 1) == LKS_OK;
     lks_scope_end(r.ctx);
     ok(good && step(&r) == LKS_OK && fabs(value(&r, 0)) < 1e-6, "weights in device memory and on the host add up");
-    ok(backward(&r, &g, 0, 1) == LKS_OK && step(&r) == LKS_OK && fabs(value(&r, 0)) < 1e-6, "no samples anywhere: nothing changes");
+    ok(backward(&r, &g, 0, 1) == LKS_OK && step(&r) == LKS_OK && fabs(value(&r, 0)) < 1e-6,
+       "no samples anywhere: nothing changes");
     rig_close(&r);
 }
 
@@ -312,7 +325,8 @@ static void frozen(void)
     }
     lks_params_set_trainable(ps, 3, 0);
     lks_params_zero_grad(ps);
-    ok(lks_dp_create(ps, 0, &dp) == LKS_OK && lks_dp_set_nominal(dp, 1) == LKS_OK && lks_optim_create(ps, LKS_SGD, &opt) == LKS_OK,
+    ok(lks_dp_create(ps, 0, &dp) == LKS_OK && lks_dp_set_nominal(dp, 1) == LKS_OK &&
+           lks_optim_create(ps, LKS_SGD, &opt) == LKS_OK,
        "B89: the last parameter is float64 and frozen");
     int64_t sum = 0;
     for (int i = 0; i < lks_dp_bucket_count(dp); i++) sum += lks_dp_bucket_numel(dp, i);
@@ -321,15 +335,18 @@ static void frozen(void)
     double v = 0, w = 0;
     for (int round = 0; round < 3; round++) {
         lks_scope_begin(ctx);
-        lks_tensor *loss = lks_add(lks_sum(p[0], 0, NULL, 0, LKS_DTYPE_NONE), lks_sum(p[1], 0, NULL, 0, LKS_DTYPE_NONE));
+        lks_tensor *loss =
+            lks_add(lks_sum(p[0], 0, NULL, 0, LKS_DTYPE_NONE), lks_sum(p[1], 0, NULL, 0, LKS_DTYPE_NONE));
         if (round) loss = lks_add(loss, lks_to(lks_sum(p[3], 0, NULL, 0, LKS_DTYPE_NONE), LKS_F32));
         int good = lks_dp_backward(dp, NULL, loss, 1, LKS_NONE, 1) == LKS_OK && lks_optim_step(opt, NULL) == LKS_OK &&
-                   lks_item(lks_narrow(p[0], 0, 0, 1), &v) == LKS_OK && lks_item(lks_narrow(p[3], 0, 5, 1), &w) == LKS_OK;
+                   lks_item(lks_narrow(p[0], 0, 0, 1), &v) == LKS_OK &&
+                   lks_item(lks_narrow(p[3], 0, 5, 1), &w) == LKS_OK;
         lks_scope_end(ctx);
         static const double want0[3] = {-1, -2, -2}, want3[3] = {0, -1, -2};
-        ok(good && v == want0[round] && w == want3[round], "B89: %s", round == 0 ? "reduction completes"
-                                                                      : round == 1 ? "unfrozen: in a bucket, reduced, updated"
-                                                                                   : "another is frozen");
+        ok(good && v == want0[round] && w == want3[round], "B89: %s",
+           round == 0   ? "reduction completes"
+           : round == 1 ? "unfrozen: in a bucket, reduced, updated"
+                        : "another is frozen");
         lks_params_set_trainable(ps, 3, 1);
         if (round == 1) lks_params_set_trainable(ps, 0, 0);
         lks_params_zero_grad(ps);
@@ -409,8 +426,8 @@ static void buffers(void)
     lks_params_create(ctx, &ps);
     lks_params_add(ps, "w", LKS_F32, 1, (int64_t[]){2}, &w);
     lks_params_add_buffer(ps, "mean", LKS_F32, 1, (int64_t[]){3}, &mean);
-    int good = lks_fill_(mean, 10 + me) == LKS_OK && lks_dp_create(ps, 0, &dp) == LKS_OK && lks_dp_set_nominal(dp, 1) == LKS_OK &&
-               lks_optim_create(ps, LKS_SGD, &opt) == LKS_OK;
+    int good = lks_fill_(mean, 10 + me) == LKS_OK && lks_dp_create(ps, 0, &dp) == LKS_OK &&
+               lks_dp_set_nominal(dp, 1) == LKS_OK && lks_optim_create(ps, LKS_SGD, &opt) == LKS_OK;
     double v = 0;
     lks_scope_begin(ctx);
     good = good && lks_item(lks_narrow(mean, 0, 2, 1), &v) == LKS_OK;
@@ -421,8 +438,8 @@ static void buffers(void)
         lks_tensor *staged = stages ? lksi_params_staged(ps, 1) : NULL;
         if (stages) good = good && staged && lks_fill_(staged, round * 100 + me) == LKS_OK;
         lks_tensor *loss = lks_mul_scalar(lks_sum(w, 0, NULL, 0, LKS_DTYPE_NONE), round == 2 && me == 0 ? INFINITY : 1);
-        good = good && lks_dp_backward(dp, NULL, loss, 1, LKS_NONE, 1) == LKS_OK && lks_optim_step(opt, NULL) == LKS_OK &&
-               lks_item(lks_narrow(mean, 0, 0, 1), &v) == LKS_OK;
+        good = good && lks_dp_backward(dp, NULL, loss, 1, LKS_NONE, 1) == LKS_OK &&
+               lks_optim_step(opt, NULL) == LKS_OK && lks_item(lks_narrow(mean, 0, 0, 1), &v) == LKS_OK;
         lks_params_zero_grad(ps);
         int ranks = round && n > 1 ? n - 1 : n;
         double want = round == 0 ? (n - 1) / 2.0 : 100 + (ranks - 1) / 2.0;

@@ -3,10 +3,10 @@
  * lockstep/comm.h - collectives on tensors and on host memory, over the context's own duplicate of the communicator.
  *
  * No blocking MPI call is made: each operation is posted non-blocking and polled until the context's deadline; then
- * every rank gets LKS_ERR_TIMEOUT with a text naming the operation and the silent ranks. Ranks must issue collectives in
- * the same order; each carries a tag of operation, dtype and count, and a mismatch is an error on every rank that names
- * both, not a hang or a truncated result. After a timeout or a mismatch the context's communicator is broken: every later
- * collective fails at once with the same text; end the job (MPI_Abort).
+ * every rank gets LKS_ERR_TIMEOUT with a text naming the operation and the silent ranks. Ranks must issue
+ * collectives in the same order; each carries a tag of operation, dtype and count, and a mismatch is an error on
+ * every rank that names both, not a hang or a truncated result. After a timeout or a mismatch the context's
+ * communicator is broken: every later collective fails at once with the same text; end the job (MPI_Abort).
  */
 #ifndef LOCKSTEP_COMM_H
 #define LOCKSTEP_COMM_H
@@ -37,15 +37,15 @@ LKS_API lks_status lks_reduce_f64(lks_context *ctx, double *value, int n, int op
 LKS_API lks_status lks_broadcast_bytes(lks_context *ctx, void *data, int64_t bytes, int root);
 
 /* Posts `mine` and gives in *all the largest value that any rank posted `lag` calls ago (0 before that): agreement on
- * stop, save and errors that a training loop makes once a step and that waits for nothing current. 0 <= lag <= 7, the same
- * on every rank and in every call. Collective. */
+ * stop, save and errors that a training loop makes once a step and that waits for nothing current. 0 <= lag <= 7,
+ * the same on every rank and in every call. Collective. */
 LKS_API lks_status lks_control(lks_context *ctx, int64_t mine, int lag, int64_t *all);
 
 /* MAX(code, rank) over `mine`: LKS_OK if every rank passes LKS_OK; else every rank gets an error: the failing one its
  * own code, the others LKS_ERR_PEER_FAILED with the lowest failing rank and its text. Collective. */
 LKS_API lks_status lks_agree(lks_context *ctx, lks_status mine);
-/* Runs fn on rank 0, on the calling thread, once all ranks are here. Its length does not count toward the deadline: ranks
- * on the same node watch that rank 0's process is there and not stopped, others wait. fn may call MPI, but no
+/* Runs fn on rank 0, on the calling thread, once all ranks are here. Its length does not count toward the deadline:
+ * ranks on the same node watch that rank 0's process is there and not stopped, others wait. fn may call MPI, but no
  * collective of this context. Its failure is every rank's (lks_agree). Collective. */
 typedef lks_status (*lks_rank_zero_fn)(void *user);
 LKS_API lks_status lks_rank_zero_call(lks_context *ctx, lks_rank_zero_fn fn, void *user);

@@ -20,8 +20,8 @@ typedef struct lksi_transport {
     const char *name; /* "self", "mpi", "nccl" */
     lks_status (*open)(lksi_comm *c, void **self);
     void (*close)(void *self);
-    /* In place on `count` elements at device address buf. what: a lasting text for errors. f16/bf16 staged to float32. The
-     * buffer must be complete in the compute stream; it must not be touched until waited for. */
+    /* In place on `count` elements at device address buf. what: a lasting text for errors. f16/bf16 staged to
+     * float32. The buffer must be complete in the compute stream; it must not be touched until waited for. */
     lks_status (*all_reduce)(void *self, const char *what, void *buf, int64_t count, lks_dtype dtype, int op,
                              lksi_request **rq);
     lks_status (*broadcast)(void *self, const char *what, void *buf, int64_t bytes, int root, lksi_request **rq);

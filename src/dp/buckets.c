@@ -3,8 +3,8 @@
  * buckets.c - which gradients are reduced together. Plain bookkeeping, no communication.
  *
  * Parameters are taken in reverse order of creation, since backward makes their gradients about in that order. A bucket
- * is a run of neighbours in one arena, so nothing is copied; it is closed when it is large enough, and the first is small
- * so that reduction starts early. A frozen parameter is in no bucket and ends the run it would lie in.
+ * is a run of neighbours in one arena, so nothing is copied; it is closed when it is large enough, and the first is
+ * small so that reduction starts early. A frozen parameter is in no bucket and ends the run it would lie in.
  */
 #include "dp/inside.h"
 #include <stdio.h>

@@ -18,15 +18,15 @@
 
 static const char backward_name[] = "lks_dp_backward";
 
-/* --- buckets on their way ------------------------------------------------------------------------------------------ */
+/* --- buckets on their way ----------------------------------------------------------------------------------------- */
 
 static lks_status start_bucket(lks_dp *dp, int k)
 {
     lksi_bucket *q = &dp->bucket[k];
     int size = lks_dtype_size(q->arena);
     dp->collectives++;
-    return lksi_comm_all_reduce(dp->ctx->comm, q->what, dp->ps->arena[q->arena]->grad + q->begin * size, q->end - q->begin,
-                                q->arena, LKS_SUM, &q->rq);
+    return lksi_comm_all_reduce(dp->ctx->comm, q->what, dp->ps->arena[q->arena]->grad + q->begin * size,
+                                q->end - q->begin, q->arena, LKS_SUM, &q->rq);
 }
 
 static lks_status start_ready(lks_dp *dp)
@@ -70,7 +70,7 @@ static lks_status start_rest(lks_dp *dp)
     return mine;
 }
 
-/* --- true weight ----------------------------------------------------------------------------------------------------- */
+/* --- true weight -------------------------------------------------------------------------------------------------- */
 
 static lksi_view one(void *data, lks_dtype dtype)
 {
@@ -85,7 +85,8 @@ static lks_status add_weight(lks_dp *dp, double weight, lks_tensor *t)
     lks_context *ctx = dp->ctx;
     if (t == LKS_NONE) {
         if (!(weight >= 0 && weight <= 0x1p1000))
-            return lksi_fail(&ctx->base, LKS_ERR_ARGUMENT, backward_name, "weight is %g; it must be >= 0 and finite", weight);
+            return lksi_fail(&ctx->base, LKS_ERR_ARGUMENT, backward_name, "weight is %g; it must be >= 0 and finite",
+                             weight);
         dp->host_weight += weight;
         return LKS_OK;
     }
@@ -114,7 +115,7 @@ static lks_status post_weight(lks_dp *dp)
     return mine;
 }
 
-/* --- staged buffers -------------------------------------------------------------------------------------------------- */
+/* --- staged buffers ----------------------------------------------------------------------------------------------- */
 
 static lks_status post_control(lks_dp *dp)
 {
@@ -164,7 +165,7 @@ static lks_status average_staged(lks_dp *dp)
     return mine;
 }
 
-/* --- the reducer, as the optimizer sees it ----------------------------------------------------------------------------- */
+/* --- the reducer, as the optimizer sees it ------------------------------------------------------------------------ */
 
 static lks_status finish(void *self)
 {
@@ -172,10 +173,11 @@ static lks_status finish(void *self)
     lks_context *ctx = dp->ctx;
     if (dp->finished) return LKS_OK;
     if (!dp->synced)
-        return lksi_fail(&ctx->base, LKS_ERR_STATE, "lks_optim_step",
-                         "the gradients were not reduced: %s with last = 1 comes before the step (%lld calls so far, none "
-                         "the last)",
-                         backward_name, (long long)dp->micro);
+        return lksi_fail(
+            &ctx->base, LKS_ERR_STATE, "lks_optim_step",
+            "the gradients were not reduced: %s with last = 1 comes before the step (%lld calls so far, none "
+            "the last)",
+            backward_name, (long long)dp->micro);
     TRY(lksi_comm_wait(ctx->comm, &dp->weight_rq));
     for (int k = 0; k < dp->buckets; k++) TRY(lksi_comm_wait(ctx->comm, &dp->bucket[k].rq));
     lks_status mine = average_staged(dp);
@@ -214,7 +216,7 @@ static void stepped(void *self)
     new_window(self);
 }
 
-/* --- backward --------------------------------------------------------------------------------------------------------- */
+/* --- backward ----------------------------------------------------------------------------------------------------- */
 
 static lks_status run_backward(lks_dp *dp, lks_scaler *s, lks_tensor *loss)
 {
@@ -230,8 +232,9 @@ static lks_status run_backward(lks_dp *dp, lks_scaler *s, lks_tensor *loss)
                         1.0 / dp->nominal);
     if (!seed) st = ctx->base.code ? ctx->base.code : LKS_ERR_ARGUMENT;
     else if (loss->numel != 1)
-        st = lksi_fail(&ctx->base, LKS_ERR_SHAPE, backward_name,
-                       "the loss has %lld elements: pass the sum over the samples, one element", (long long)loss->numel);
+        st =
+            lksi_fail(&ctx->base, LKS_ERR_SHAPE, backward_name,
+                      "the loss has %lld elements: pass the sum over the samples, one element", (long long)loss->numel);
     else st = lks_backward(scaled, seed, 0);
     lks_scope_end(ctx);
     return st;
@@ -246,7 +249,8 @@ static lks_status follow_layout(lks_dp *dp)
     return lksi_buckets_build(dp);
 }
 
-lks_status lks_dp_backward(lks_dp *dp, lks_scaler *s, lks_tensor *loss, double samples, lks_tensor *weight_tensor, int last)
+lks_status lks_dp_backward(lks_dp *dp, lks_scaler *s, lks_tensor *loss, double samples, lks_tensor *weight_tensor,
+                           int last)
 {
     if (!dp) return LKS_ERR_ARGUMENT;
     lks_context *ctx = dp->ctx;
@@ -286,7 +290,7 @@ lks_status lks_dp_backward(lks_dp *dp, lks_scaler *s, lks_tensor *loss, double s
     return mine;
 }
 
-/* --- life --------------------------------------------------------------------------------------------------------------- */
+/* --- life --------------------------------------------------------------------------------------------------------- */
 
 static lks_status send_from_zero(lks_dp *dp)
 {
@@ -358,7 +362,8 @@ lks_status lks_dp_create(lks_params *ps, int64_t bucket_bytes, lks_dp **out)
     lks_dp *dp = lksi_alloc(&ctx->base, sizeof *dp);
     lks_status st = dp ? LKS_OK : LKS_ERR_MEMORY;
     if (st == LKS_OK && bucket_bytes < 0)
-        st = lksi_fail(&ctx->base, LKS_ERR_ARGUMENT, where, "bucket_bytes is %lld; it must be >= 0", (long long)bucket_bytes);
+        st = lksi_fail(&ctx->base, LKS_ERR_ARGUMENT, where, "bucket_bytes is %lld; it must be >= 0",
+                       (long long)bucket_bytes);
     if (st == LKS_OK && ps->reducer)
         st = lksi_fail(&ctx->base, LKS_ERR_STATE, where, "this parameter set already has an lks_dp");
     if (st == LKS_OK) {

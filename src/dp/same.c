@@ -78,8 +78,8 @@ lks_status lksi_dp_same_entries(lks_dp *dp, const char *where)
     memcpy(text[1], text[0], sizeof text[1]);
     TRY(lksi_host_broadcast(c, where, text[0], sizeof text[0], 0));
     TRY(lksi_host_broadcast(c, where, text[1], sizeof text[1], rank));
-    return lksi_fail(b, LKS_ERR_MISMATCH, where, "entry %d differs: rank 0 has %s, rank %d has %s", entry, text[0], rank,
-                     text[1]);
+    return lksi_fail(b, LKS_ERR_MISMATCH, where, "entry %d differs: rank 0 has %s, rank %d has %s", entry, text[0],
+                     rank, text[1]);
 }
 
 /* Hash of the bits of t, read piece by piece. */
@@ -115,6 +115,6 @@ lks_status lks_dp_check(lks_dp *dp)
     lksi_free(b, piece);
     if (st != LKS_OK || entry < 0) return st;
     describe(ps, entry, text, sizeof text);
-    return lksi_fail(b, LKS_ERR_DRIFT, where, "%s has other bits on rank %d than on rank 0 (the first that differs)", text,
-                     rank);
+    return lksi_fail(b, LKS_ERR_DRIFT, where, "%s has other bits on rank %d than on rank 0 (the first that differs)",
+                     text, rank);
 }
