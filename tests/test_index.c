@@ -40,7 +40,8 @@ static int embedding_case(lks_context *ctx, lks_dtype dtype, int64_t v, int64_t 
 
 static void embeddings(lks_context *ctx, const char *name)
 {
-    static const int64_t cases[][4] = {{7, 5, 3, 4}, {300, 64, 20, 33}, {1, 3, 4, 5}, {5, 4, 0, 3}, {5, 0, 2, 3}, {9, 1, 1, 1}};
+    static const int64_t cases[][4] = {{7, 5, 3, 4}, {300, 64, 20, 33}, {1, 3, 4, 5}, {5, 4, 0, 3},
+                                       {5, 0, 2, 3}, {9, 1, 1, 1}};
     for (int d = 0; d < 4; d++) {
         int good = 1;
         for (size_t c = 0; c < sizeof cases / sizeof *cases; c++)
@@ -117,7 +118,8 @@ static int cat_case(lks_context *ctx, int n, const lks_dtype *dtypes, lks_dtype 
     }
     lks_tensor *y = lks_cat(n, x, dim - 3);
     int good = y && lks_dtype_of(y) == want;
-    if (!good) diag("%s, dtype %s for %s", lks_error(ctx), lks_dtype_name(y ? lks_dtype_of(y) : -1), lks_dtype_name(want));
+    if (!good)
+        diag("%s, dtype %s for %s", lks_error(ctx), lks_dtype_name(y ? lks_dtype_of(y) : -1), lks_dtype_name(want));
     shape[dim] = total;
     for (int d = 0; d < 3 && good; d++) good = lks_dim(y, d) == shape[d];
     double *got = good ? values_of(ctx, y) : NULL;

@@ -173,7 +173,8 @@ static int batch_norm_case(lks_context *ctx, lks_dtype dtype, int ndim, const in
     good = good && close_to(ctx, sm, em, c, sums) && close_to(ctx, sv, ev, c, sums);
     good = good && close_to(ctx, rm, vm, c, 0);
     good = good && lks_backward(out, dy, 0) == LKS_OK && close_to(ctx, lks_grad(x), dx, all, 10 * tol);
-    if (affine) good = good && close_to(ctx, lks_grad(w), dw, c, 10 * sums) && close_to(ctx, lks_grad(b), db, c, 10 * sums);
+    if (affine) good = good && close_to(ctx, lks_grad(w), dw, c, 10 * sums);
+    if (affine) good = good && close_to(ctx, lks_grad(b), db, c, 10 * sums);
     if (!good) diag("%s", lks_error(ctx));
     free(rv), free(vx), free(vg), free(vm), free(vv), free(vw), free(vb), free(xr), free(gr), free(yr), free(dr);
     free(y), free(dx), free(dw), free(db), free(em), free(ev);
@@ -219,7 +220,8 @@ static void known(lks_context *ctx)
     double x31[3] = {4, -1e30, 0.5}, beta[1] = {0.7}, gamma[1] = {3};
     lks_tensor *b = tensor_of(ctx, LKS_F32, 1, s1, beta), *w = tensor_of(ctx, LKS_F32, 1, s1, gamma);
     double *v = values_of(ctx, lks_layer_norm(tensor_of(ctx, LKS_F32, 2, s31, x31), 1, w, b, 1e-5));
-    ok(v && v[0] == (double)0.7f && v[1] == (double)0.7f && v[2] == (double)0.7f, "layer norm of one feature is the bias");
+    double is = (double)0.7f;
+    ok(v && v[0] == is && v[1] == is && v[2] == is, "layer norm of one feature is the bias");
     free(v);
     v = gradient(ctx, tensor_of(ctx, LKS_F32, 2, s31, x31), 1, w, b);
     ok(v && v[0] == 0 && v[1] == 0 && v[2] == 0, "its gradient is 0");

@@ -59,8 +59,8 @@ static int softmax_case(lks_context *ctx, lks_dtype dtype, int ndim, const int64
 static void softmaxes(lks_context *ctx, const char *name)
 {
     static const struct { int ndim, dim; int64_t shape[4]; } cases[] = {
-        {2, 1, {7, 33}}, {2, 0, {70, 45}}, {4, 1, {2, 5, 3, 7}}, {3, 2, {3, 4, 1030}}, {1, 0, {1}}, {3, 1, {2, 3000, 40}},
-        {2, 1, {0, 4}}, {2, 1, {3, 0}}, {2, 0, {3, 0}}};
+        {2, 1, {7, 33}}, {2, 0, {70, 45}}, {4, 1, {2, 5, 3, 7}}, {3, 2, {3, 4, 1030}}, {1, 0, {1}},
+        {3, 1, {2, 3000, 40}}, {2, 1, {0, 4}}, {2, 1, {3, 0}}, {2, 0, {3, 0}}};
     for (int d = 0; d < 4; d++)
         for (int logarithm = 0; logarithm < 2; logarithm++) {
             int good = 1;
@@ -78,7 +78,8 @@ static void softmaxes(lks_context *ctx, const char *name)
 static void known(lks_context *ctx)
 {
     /* A slice of -inf alone: zeros, zero gradient; the other slices as ever. */
-    static const double want[6] = {0.26894142, 0.73105858, 0, 0, 0, 1}, dwant[6] = {0.19661193, -0.19661193, 0, 0, 0, 0};
+    static const double want[6] = {0.26894142, 0.73105858, 0, 0, 0, 1};
+    static const double dwant[6] = {0.19661193, -0.19661193, 0, 0, 0, 0};
     int64_t s[2] = {3, 2};
     for (int d = 1; d < 4; d++) {
         lks_scope_begin(ctx);
@@ -138,7 +139,8 @@ static void twice(lks_context *ctx)
         lks_tensor *in[2] = {noise_of(ctx, LKS_F64, 2, s, 1, 3), noise_of(ctx, LKS_F64, 2, s, 1, 4)};
         double worst = 0;
         lks_status status = lks_gradcheck(ctx, backward_row, &logarithm, 2, in, 1e-6, 1e-6, &worst);
-        ok(status == LKS_OK, "gradient of the backward row of %s: %g %s", logarithm ? "log_softmax" : "softmax", worst, lks_error(ctx));
+        ok(status == LKS_OK, "gradient of the backward row of %s: %g %s",
+           logarithm ? "log_softmax" : "softmax", worst, lks_error(ctx));
         lks_error_clear(ctx);
     }
 }

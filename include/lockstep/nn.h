@@ -64,21 +64,29 @@ LKS_API lks_status lks_embedding_create(lks_params *ps, const char *prefix, int6
 LKS_API lks_status lks_conv2d_create(lks_params *ps, const char *prefix, int64_t in, int64_t out, int64_t kernel,
                                      int64_t stride, int64_t padding, int bias, lks_module **m);
 LKS_API lks_status lks_layer_norm_create(lks_params *ps, const char *prefix, int64_t dim, double eps, lks_module **m);
+/* Buffers running_mean and running_var. What a forward pass in train mode, with gradients on, measures is staged and
+ * becomes theirs when the step is applied. */
 LKS_API lks_status lks_batch_norm2d_create(lks_params *ps, const char *prefix, int64_t channels, double momentum,
                                            double eps, lks_module **m);
 LKS_API lks_status lks_dropout_create(lks_params *ps, double p, lks_module **m);
-/* Multi-head self-attention, x [B, T, dim]: qkv projection, attention, output projection, dropout on both. */
+/* Multi-head self-attention, x [B, T, dim]: qkv projection, attention, output projection, dropout on both. Parameters
+ * qkv.weight [3 dim, dim], qkv.bias, proj.weight, proj.bias, started as PyTorch's MultiheadAttention. */
 LKS_API lks_status lks_attention_create(lks_params *ps, const char *prefix, int64_t dim, int64_t heads, int causal,
                                         double dropout, lks_module **m);
-/* Linear layers of the n sizes given with relu between. x [..., sizes[0]] */
+/* Linear layers of the n sizes given with relu and dropout between. x [..., sizes[0]]. Parameters 0.weight, 0.bias,
+ * 1.weight, ... */
 LKS_API lks_status lks_mlp_create(lks_params *ps, const char *prefix, int n, const int64_t *sizes, double dropout,
                                   lks_module **m);
 /* Pre-norm decoder (GPT-2): token and learned position embeddings, `layers` blocks of attention and 4x GELU (tanh) MLP,
- * final norm, head tied to the token embedding. Input int64 [B, T], T <= context; output [B, T, vocab]. */
+ * final norm, head tied to the token embedding. Input int64 [B, T], T <= context; output [B, T, vocab]. Parameters
+ * token.weight, position.weight, blocks.I.{norm1, attention.qkv, attention.proj, norm2, fc, proj}.{weight, bias},
+ * norm.weight, norm.bias; weights start from N(0, 0.02), those that write into the residual stream (attention.proj,
+ * proj) from N(0, 0.02 / sqrt(2 layers)), biases 0. */
 LKS_API lks_status lks_gpt_create(lks_params *ps, const char *prefix, int64_t vocab, int64_t context, int64_t layers,
                                   int64_t dim, int64_t heads, double dropout, lks_module **m);
 /* Image classifier: `stages` of conv 3x3 - batch norm (if norm) - relu - max pool 2, widths width * 2^i, then dropout
- * and a linear layer. Input [N, channels, h, w]; output [N, classes]. */
+ * and a linear layer. Input [N, channels, h, w]; output [N, classes]. Parameters stages.I.conv.weight (and .bias
+ * without norm), stages.I.norm.{weight, bias, running_mean, running_var}, head.weight, head.bias. */
 LKS_API lks_status lks_cnn_create(lks_params *ps, const char *prefix, int64_t channels, int64_t h, int64_t w,
                                   int64_t classes, int64_t width, int64_t stages, int norm, double dropout,
                                   lks_module **m);

@@ -136,7 +136,7 @@ LKSI_KERNEL(embedding_backward)
     return LKS_OK;
 }
 
-/* --- cat -------------------------------------------------------------------------------------------------------------- */
+/* --- cat --- */
 
 enum { CHUNK = 2048, BLOCK = 32768 }; /* elements converted at a time; of a worker's item */
 

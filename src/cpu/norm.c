@@ -25,7 +25,7 @@ static int64_t grain_of(int64_t work)
     return at_least(1, 16384 / at_least(1, work));
 }
 
-/* --- layer norm -------------------------------------------------------------------------------------------------- */
+/* --- layer norm --- */
 
 enum { NORM_BLOCK = 64, NORM_BLOCKS = 256 }; /* rows of a block at least, blocks at most */
 
@@ -40,7 +40,7 @@ typedef struct layer_norm {
     int64_t scratch_each, room; /* bytes; elements of a row's buffer */
 } layer_norm;
 
-/* --- batch norm -------------------------------------------------------------------------------------------------- */
+/* --- batch norm --- */
 
 /* Elements of a piece of a plane, of a block of rows; superblocks at most. */
 enum { PIECE = 4096, BLOCK = 8192, SUPERS = 64 };

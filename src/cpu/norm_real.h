@@ -79,7 +79,7 @@ static void F(normalise)(const REAL *x, const REAL *w, const REAL *b, REAL *y, i
     }
 }
 
-/* --- layer norm ---------------------------------------------------------------------------------------------------- */
+/* --- layer norm --- */
 
 static void F(layer_norm_rows)(void *arg, int64_t begin, int64_t end, int worker)
 {
@@ -208,7 +208,7 @@ static void F(layer_norm_join)(void *arg, int64_t begin, int64_t end, int worker
     }
 }
 
-/* --- batch norm, planes: one channel at a time ------------------------------------------------------------------------ */
+/* --- batch norm, planes: one channel at a time --- */
 
 /* Piece of a channel from `at` on: within one plane if planes are large, so that it can be used in place. */
 static int64_t F(piece)(const batch_norm *s, int64_t at)
@@ -283,7 +283,7 @@ static void F(planes_back)(void *arg, int64_t begin, int64_t end, int worker)
     }
 }
 
-/* --- batch norm, columns: channels adjacent, rows of C -------------------------------------------------------------- */
+/* --- batch norm, columns: channels adjacent, rows of C --- */
 
 /* Statistics of superblocks of rows: into moments [supers, C]. Blocks stay in cache for two passes. */
 static void F(columns_stats)(void *arg, int64_t begin, int64_t end, int worker)

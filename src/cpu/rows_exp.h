@@ -13,7 +13,8 @@
 static inline LKSI_UNUSED float exp_below_f(float x) { return lksi_exp_negative(x); }
 static inline LKSI_UNUSED double exp_below_d(double x) { return exp(x); }
 
-/* Slices moved together: whole cache lines of any dtype if they are short, fewer if the buffers would leave the cache. */
+/* Slices moved together: whole cache lines of any dtype if they are short, fewer if the buffers would leave the
+ * cache. */
 static LKSI_UNUSED int64_t lksi_rowset_group(int64_t n)
 {
     int64_t g = 65536 / (n > 0 ? n : 1);

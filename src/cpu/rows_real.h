@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * rows_real.h - the part of rows.h that exists for float and for double. Included by rows.h twice, with REAL (the type),
- * F(name) (the name for it) and REAL_DTYPE defined.
+ * rows_real.h - the part of rows.h that exists for float and for double. Included by rows.h twice, with REAL (the
+ * type), F(name) (the name for it) and REAL_DTYPE defined.
  */
 
 /* A hardware vector of REAL, unaligned in memory, and LKSI_LANES partial results. */

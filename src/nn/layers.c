@@ -6,7 +6,7 @@
 
 #include <lockstep/ops.h>
 
-/* --- linear ------------------------------------------------------------------------------------------------------- */
+/* --- linear --- */
 
 typedef struct linear {
     lks_module m;
@@ -61,7 +61,7 @@ lks_status lks_linear_create(lks_params *ps, const char *prefix, int64_t in, int
     return lksi_linear_new(ps, prefix, in, out, bias, (lksi_start){LKSI_INIT_KAIMING, 0}, m);
 }
 
-/* --- embedding ---------------------------------------------------------------------------------------------------- */
+/* --- embedding --- */
 
 typedef struct embedding {
     lks_module m;
@@ -103,7 +103,7 @@ lks_status lks_embedding_create(lks_params *ps, const char *prefix, int64_t coun
     return lksi_embedding_new(ps, prefix, count, dim, 1, m);
 }
 
-/* --- convolution -------------------------------------------------------------------------------------------------- */
+/* --- convolution --- */
 
 typedef struct conv2d {
     lks_module m;
@@ -127,9 +127,9 @@ lks_status lks_conv2d_create(lks_params *ps, const char *prefix, int64_t in, int
     int64_t shape[4] = {out, in, kernel, kernel};
     *m = NULL;
     if (in < 1 || out < 1 || kernel < 1 || stride < 1 || padding < 0)
-        return lksi_module_refuse(ps, "lks_conv2d_create", "channels %lld -> %lld, kernel %lld, stride %lld, padding %lld",
-                                  (long long)in, (long long)out, (long long)kernel, (long long)stride,
-                                  (long long)padding);
+        return lksi_module_refuse(ps, "lks_conv2d_create",
+                                  "channels %lld -> %lld, kernel %lld, stride %lld, padding %lld", (long long)in,
+                                  (long long)out, (long long)kernel, (long long)stride, (long long)padding);
     conv2d *c = lksi_module_new(ps, &conv2d_ops, sizeof *c, 0);
     if (!c) return LKS_ERR_MEMORY;
     c->stride[0] = c->stride[1] = stride;
@@ -139,7 +139,7 @@ lks_status lks_conv2d_create(lks_params *ps, const char *prefix, int64_t in, int
     return lksi_module_finish(ps, count, s, &c->m, m);
 }
 
-/* --- norms -------------------------------------------------------------------------------------------------------- */
+/* --- norms --- */
 
 typedef struct norm {
     lks_module m;
@@ -225,7 +225,7 @@ lks_status lks_batch_norm2d_create(lks_params *ps, const char *prefix, int64_t c
     return norm_new(ps, "lks_batch_norm2d_create", &batch_norm_ops, prefix, channels, momentum, eps, m);
 }
 
-/* --- dropout ------------------------------------------------------------------------------------------------------ */
+/* --- dropout --- */
 
 typedef struct dropout {
     lks_module m;
@@ -252,7 +252,7 @@ lks_status lks_dropout_create(lks_params *ps, double p, lks_module **m)
     return LKS_OK;
 }
 
-/* --- attention ---------------------------------------------------------------------------------------------------- */
+/* --- attention --- */
 
 typedef struct attention {
     lks_module m; /* children: qkv, proj */
@@ -310,7 +310,8 @@ lks_status lksi_attention_new(lks_params *ps, const char *prefix, int64_t dim, i
     return lksi_module_finish(ps, count, s, &a->m, m);
 }
 
-/* As PyTorch's MultiheadAttention: the joint projection by Xavier, biases 0, the output projection as a linear layer. */
+/* As PyTorch's MultiheadAttention: the joint projection by Xavier, biases 0, the output projection as a linear
+ * layer. */
 lks_status lks_attention_create(lks_params *ps, const char *prefix, int64_t dim, int64_t heads, int causal,
                                 double dropout, lks_module **m)
 {

@@ -22,7 +22,7 @@ static lks_status check_dropout(lks_params *ps, const char *where, double p)
     return p >= 0 && p < 1 ? LKS_OK : lksi_module_refuse(ps, where, "dropout is %g; it must be in [0, 1)", p);
 }
 
-/* --- MLP ------------------------------------------------------------------------------------------------------------- */
+/* --- MLP --- */
 
 typedef struct mlp {
     lks_module m; /* children: the linear layers */
@@ -61,7 +61,7 @@ lks_status lks_mlp_create(lks_params *ps, const char *prefix, int n, const int64
     return lksi_module_finish(ps, count, s, &l->m, m);
 }
 
-/* --- GPT ------------------------------------------------------------------------------------------------------------- */
+/* --- GPT --- */
 
 /* x + attention(norm(x)), then x + mlp(norm(x)). */
 enum { NORM1, ATTENTION, NORM2, FC, PROJ, BLOCK_PARTS };
@@ -145,8 +145,8 @@ lks_status lks_gpt_create(lks_params *ps, const char *prefix, int64_t vocab, int
     *m = NULL;
     if (vocab < 1 || context < 1 || layers < 1 || layers > 100000 || dim < 1 || heads < 1 || dim % heads)
         return lksi_module_refuse(ps, "lks_gpt_create",
-                                  "vocab %lld, context %lld, layers %lld, dim %lld, heads %lld: all at least 1, and heads "
-                                  "must divide dim",
+                                  "vocab %lld, context %lld, layers %lld, dim %lld, heads %lld: all at least 1, and "
+                                  "heads must divide dim",
                                   (long long)vocab, (long long)context, (long long)layers, (long long)dim,
                                   (long long)heads);
     TRY(check_dropout(ps, "lks_gpt_create", dropout));
@@ -165,7 +165,7 @@ lks_status lks_gpt_create(lks_params *ps, const char *prefix, int64_t vocab, int
     return lksi_module_finish(ps, count, s, &g->m, m);
 }
 
-/* --- CNN ------------------------------------------------------------------------------------------------------------- */
+/* --- CNN --- */
 
 /* Children: convolution and norm (NULL without) of each stage, head. */
 typedef struct cnn {
