@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * test_optim.c - optimizers against a reference of their own here, in double, that follows PyTorch's formulas; known cases;
- * what a skip, an absent gradient and a frozen parameter leave alone; reports; state for checkpoints. Started on several
- * ranks (optim.test) it runs the cases that need them instead. Gradients are written by hand.
+ * test_optim.c - optimizers against a reference of their own here, in double, that follows PyTorch's formulas; known
+ * cases; what a skip, an absent gradient and a frozen parameter leave alone; reports; state for checkpoints. Started on
+ * several ranks (optim.test) it runs the cases that need them instead. Gradients are written by hand.
  */
 #include "grads.h"
 #include "tap_mpi.h"
@@ -12,7 +12,7 @@
 static lks_context *ctx;
 static const char *device;
 
-/* --- reference ------------------------------------------------------------------------------------------------------- */
+/* --- reference --- */
 
 typedef struct hyper {
     int kind;
@@ -53,7 +53,8 @@ static void reference_step(reference *r, const double *g, double lr_factor, doub
     }
 }
 
-static double reference_lr(int kind, int64_t warmup, int64_t total, double final, double gamma, int64_t period, int64_t k)
+static double reference_lr(int kind, int64_t warmup, int64_t total, double final, double gamma, int64_t period,
+                           int64_t k)
 {
     if (k < warmup) return (double)(k + 1) / (double)warmup;
     double t = fmin(1, (double)(k - warmup) / fmax(1, (double)(total - warmup)));
@@ -72,7 +73,7 @@ static double noise(uint64_t *s)
     return (double)(int64_t)(*s >> 11) / (double)(INT64_C(1) << 52) - 1;
 }
 
-/* --- help ------------------------------------------------------------------------------------------------------------ */
+/* --- help --- */
 
 static void apply(lks_optim *opt, const hyper *h)
 {
@@ -118,7 +119,8 @@ typedef struct report {
 static report last(lks_optim *opt)
 {
     report r = {0};
-    r.status = lks_optim_report(opt, lks_optim_attempts(opt), &r.outcome, &r.norm, &r.scale, &r.lr, &r.applied, &r.skipped);
+    r.status =
+        lks_optim_report(opt, lks_optim_attempts(opt), &r.outcome, &r.norm, &r.scale, &r.lr, &r.applied, &r.skipped);
     return r;
 }
 
@@ -139,10 +141,10 @@ static double state_of(lks_params *ps, lks_optim *opt, const char *name, int64_t
     return NAN;
 }
 
-/* --- against the reference ------------------------------------------------------------------------------------------- */
+/* --- against the reference --- */
 
-/* 25 steps of parameters whose sizes cross chunks and padding; returns the largest error relative to lr (an update is of
- * that order). */
+/* 25 steps of parameters whose sizes cross chunks and padding; returns the largest error relative to lr (an update is
+ * of that order). */
 static double compare(const hyper *h, lks_dtype dtype, double clip_norm, double clip_value, int schedule)
 {
     enum { N = 5, STEPS = 25 };
@@ -160,7 +162,8 @@ static double compare(const hyper *h, lks_dtype dtype, double clip_norm, double 
     if (schedule >= 0) lks_optim_set_schedule(opt, schedule, 4, 20, 0.1, 0.7, 3);
     for (int k = 0; k < N; k++) {
         int64_t n = size[k] ? size[k] : 1;
-        r[k] = (reference){.h = *h, .n = n, .p = calloc((size_t)n, 8), .a = calloc((size_t)n, 8), .b = calloc((size_t)n, 8)};
+        r[k] = (reference){
+            .h = *h, .n = n, .p = calloc((size_t)n, 8), .a = calloc((size_t)n, 8), .b = calloc((size_t)n, 8)};
         g[k] = calloc((size_t)n, 8);
         for (int64_t i = 0; i < n; i++) r[k].p[i] = noise(&seed);
         put(w[k], r[k].p);
@@ -247,17 +250,23 @@ static void schedules(void)
     for (int kind = 0; kind < 4; kind++)
         for (int64_t warmup = 0; warmup <= 12; warmup += 4)
             for (int64_t total = 0; total <= 100; total += 10) {
-                lksi_settings o = {.schedule = kind, .warmup = warmup, .total = total, .final_factor = 0.05, .gamma = 0.9,
+                lksi_settings o = {.schedule = kind,
+                                   .warmup = warmup,
+                                   .total = total,
+                                   .final_factor = 0.05,
+                                   .gamma = 0.9,
                                    .period = 7};
                 for (int64_t k = 0; k < 120; k++)
-                    worst = fmax(worst, fabs(lksi_lr_factor(&o, k) - reference_lr(kind, warmup, total, 0.05, 0.9, 7, k)));
+                    worst =
+                        fmax(worst, fabs(lksi_lr_factor(&o, k) - reference_lr(kind, warmup, total, 0.05, 0.9, 7, k)));
             }
     ok(worst < 1e-15, "learning rates against libm: error %g", worst);
     lksi_settings o = {.schedule = LKS_SCHEDULE_COSINE, .total = 10};
-    ok(lksi_lr_factor(&o, 0) == 1 && fabs(lksi_lr_factor(&o, 5) - 0.5) < 1e-16 && lksi_lr_factor(&o, 10) == 0, "cosine: 1, 1/2, 0");
+    ok(lksi_lr_factor(&o, 0) == 1 && fabs(lksi_lr_factor(&o, 5) - 0.5) < 1e-16 && lksi_lr_factor(&o, 10) == 0,
+       "cosine: 1, 1/2, 0");
 }
 
-/* --- settings -------------------------------------------------------------------------------------------------------- */
+/* --- settings --- */
 
 static void settings(void)
 {
@@ -269,7 +278,8 @@ static void settings(void)
     is_int(lks_optim_kind_from_name("adamw"), LKS_ADAMW, "adamw");
     is_int(lks_optim_kind_from_name("adamax"), LKS_ERR_NOT_FOUND, "unknown kind");
     lks_params_create(ctx, &ps);
-    ok(fails(ctx, lks_optim_create(ps, LKS_SGD, &opt), LKS_ERR_ARGUMENT, "no parameters", NULL) && !opt, "an empty set");
+    ok(fails(ctx, lks_optim_create(ps, LKS_SGD, &opt), LKS_ERR_ARGUMENT, "no parameters", NULL) && !opt,
+       "an empty set");
     lks_params_add(ps, "w", LKS_F32, 0, NULL, &w[0]);
     lks_params_add_buffer(ps, "b", LKS_F32, 0, NULL, &buffer);
     lks_params_add(ps, "v", LKS_F32, 0, NULL, &w[1]);
@@ -284,12 +294,15 @@ static void settings(void)
     ok(fails(ctx, lks_optim_set_betas(opt, 0, 0.5, -0.5), LKS_ERR_ARGUMENT, "betas", NULL), "beta2");
     ok(fails(ctx, lks_optim_set_eps(opt, 0, -1e-8), LKS_ERR_ARGUMENT, "eps", NULL), "eps");
     ok(fails(ctx, lks_optim_set_momentum(opt, 0, -1, 0, 0), LKS_ERR_ARGUMENT, "momentum", NULL), "momentum");
-    ok(fails(ctx, lks_optim_set_momentum(opt, 0, 0, 0, 1), LKS_ERR_ARGUMENT, "nesterov", NULL), "nesterov without momentum");
-    ok(fails(ctx, lks_optim_set_momentum(opt, 0, 0.9, 0.1, 1), LKS_ERR_ARGUMENT, "nesterov", NULL), "nesterov with dampening");
+    ok(fails(ctx, lks_optim_set_momentum(opt, 0, 0, 0, 1), LKS_ERR_ARGUMENT, "nesterov", NULL),
+       "nesterov without momentum");
+    ok(fails(ctx, lks_optim_set_momentum(opt, 0, 0.9, 0.1, 1), LKS_ERR_ARGUMENT, "nesterov", NULL),
+       "nesterov with dampening");
     ok(fails(ctx, lks_optim_set_clip_norm(opt, -1), LKS_ERR_ARGUMENT, NULL, NULL), "clip norm");
     ok(fails(ctx, lks_optim_set_clip_value(opt, INFINITY), LKS_ERR_ARGUMENT, NULL, NULL), "clip value");
     ok(fails(ctx, lks_optim_set_schedule(opt, 9, 0, 0, 0, 1, 1), LKS_ERR_ARGUMENT, "9", NULL), "schedule");
-    ok(fails(ctx, lks_optim_set_schedule(opt, LKS_SCHEDULE_STEP, 0, 0, 0, 0.1, 0), LKS_ERR_ARGUMENT, "period", NULL), "period");
+    ok(fails(ctx, lks_optim_set_schedule(opt, LKS_SCHEDULE_STEP, 0, 0, 0, 0.1, 0), LKS_ERR_ARGUMENT, "period", NULL),
+       "period");
     int one[] = {1}, twice[] = {2, 2}, out[] = {7}, vs[] = {2};
     ok(fails(ctx, lks_optim_add_group(opt, 1, one), LKS_ERR_ARGUMENT, "1", NULL), "a buffer in a group");
     ok(fails(ctx, lks_optim_add_group(opt, 2, twice), LKS_ERR_ARGUMENT, "twice", "\"v\""), "a parameter twice");
@@ -305,13 +318,15 @@ static void settings(void)
     lks_optim_set_weight_decay(opt, -1, 0);
     put_grad1(w[0], 1);
     put_grad1(w[1], 1);
-    ok(good(ctx, lks_optim_step(opt, NULL)) && get1(w[0]) == -1 && get1(w[1]) == -0.25, "each group by its own settings");
+    ok(good(ctx, lks_optim_step(opt, NULL)) && get1(w[0]) == -1 && get1(w[1]) == -0.25,
+       "each group by its own settings");
     ok(last(opt).lr == 1, "the lr of group 0 is reported");
-    ok(fails(ctx, lks_optim_add_group(opt, 1, vs), LKS_ERR_STATE, "lks_optim_step", NULL), "no group after the first step");
+    ok(fails(ctx, lks_optim_add_group(opt, 1, vs), LKS_ERR_STATE, "lks_optim_step", NULL),
+       "no group after the first step");
     drop(ps, opt);
 }
 
-/* --- what is left alone ---------------------------------------------------------------------------------------------- */
+/* --- what is left alone --- */
 
 static void presence(void)
 {
@@ -329,8 +344,10 @@ static void presence(void)
     ok(good(ctx, lks_optim_step(opt, NULL)), "step");
     lksi_optim_saved s = {.param_applied = (int64_t[2]){-1, -1}};
     ok(good(ctx, lksi_optim_read(opt, &s)), "read");
-    ok(get1(w[0]) == 1 && s.param_applied[0] == 0 && state_of(ps, opt, "exp_avg", 0) == 0, "B75 absent: no decay, no count");
-    ok(get1(w[1]) == (double)0.99f && s.param_applied[1] == 1, "B75 present and zero: decay and count (%.9g)", get1(w[1]));
+    ok(get1(w[0]) == 1 && s.param_applied[0] == 0 && state_of(ps, opt, "exp_avg", 0) == 0,
+       "B75 absent: no decay, no count");
+    ok(get1(w[1]) == (double)0.99f && s.param_applied[1] == 1, "B75 present and zero: decay and count (%.9g)",
+       get1(w[1]));
     ok(last(opt).norm == 0, "an absent gradient is in no norm");
     /* bias correction goes by each parameter's own count */
     put_grad1(w[0], 3);
@@ -354,14 +371,15 @@ static void presence(void)
     lks_tensor *v[4];
     lks_params *qs = make(LKS_SGD, 1, f32x4, scalar, v, &other);
     put_grad1(v[0], 65536);
-    ok(good(ctx, lks_optim_step(other, scaler)) && fails(ctx, lks_optim_step(opt, scaler), LKS_ERR_NO_GRADIENTS, NULL, NULL) &&
+    ok(good(ctx, lks_optim_step(other, scaler)) &&
+           fails(ctx, lks_optim_step(opt, scaler), LKS_ERR_NO_GRADIENTS, NULL, NULL) &&
            good(ctx, lks_scaler_update(scaler)),
        "B05 A steps, B has none, update");
     int64_t tracker = -1;
     lks_scaler_get(scaler, NULL, &tracker);
     ok(tracker == 1 && get1(v[0]) == (double)-0.01f, "B05 A counted");
-    ok(fails(ctx, lks_optim_step(opt, scaler), LKS_ERR_NO_GRADIENTS, NULL, NULL) && good(ctx, lks_scaler_update(scaler)) &&
-           lks_scaler_get(scaler, NULL, &tracker) == LKS_OK && tracker == 1,
+    ok(fails(ctx, lks_optim_step(opt, scaler), LKS_ERR_NO_GRADIENTS, NULL, NULL) &&
+           good(ctx, lks_scaler_update(scaler)) && lks_scaler_get(scaler, NULL, &tracker) == LKS_OK && tracker == 1,
        "B05 an update after nothing but nothing credits nothing");
     drop(qs, other);
     lks_scaler_destroy(&scaler);
@@ -383,7 +401,8 @@ static void presence(void)
     lks_params_zero_grad(ps);
     double first = get1(w[0]);
     for (int i = 1; i < 4; i++) put_grad1(w[i], 1);
-    ok(good(ctx, lks_optim_step(opt, NULL)) && get1(w[3]) < 2 && get1(w[0]) == first, "B89 unfrozen and frozen the other way round");
+    ok(good(ctx, lks_optim_step(opt, NULL)) && get1(w[3]) < 2 && get1(w[0]) == first,
+       "B89 unfrozen and frozen the other way round");
     drop(ps, opt);
 }
 
@@ -428,7 +447,8 @@ static void skipping(void)
             int es = lks_dtype_size(k);
             char *v = calloc((size_t)a->count, (size_t)es);
             lksi_device_read(ctx->dev, v, a->value, a->count * es);
-            for (int i = 0; i < a->slices; i++) memset(v + a->slice[i].offset * es, 0, (size_t)(a->slice[i].numel * es));
+            for (int i = 0; i < a->slices; i++)
+                memset(v + a->slice[i].offset * es, 0, (size_t)(a->slice[i].numel * es));
             for (int64_t i = 0; i < a->count * es; i++) clean &= v[i] == 0;
             free(v);
         }
@@ -492,7 +512,7 @@ static void twins(void)
     drop(ps, opt);
 }
 
-/* --- known cases ----------------------------------------------------------------------------------------------------- */
+/* --- known cases --- */
 
 static void cases(void)
 {
@@ -500,7 +520,8 @@ static void cases(void)
     lks_optim *opt;
     lks_scaler *s;
     lks_params *ps;
-    const lks_dtype f16x4[4] = {LKS_F16, LKS_F16, LKS_F16, LKS_F16}, bf16x4[4] = {LKS_BF16, LKS_BF16, LKS_BF16, LKS_BF16};
+    const lks_dtype f16x4[4] = {LKS_F16, LKS_F16, LKS_F16, LKS_F16},
+                    bf16x4[4] = {LKS_BF16, LKS_BF16, LKS_BF16, LKS_BF16};
 
     /* B11 */
     ps = make(LKS_SGD, 1, f32x4, scalar, w, &opt);
@@ -513,8 +534,8 @@ static void cases(void)
         lks_scaler_update(s);
     }
     report r = last(opt);
-    ok(r.lr == 1e-3 * (1.0 / 10) && r.applied == 1 && r.skipped == 3 && lks_optim_attempts(opt) == 4 && r.scale == 8192 &&
-           get1(w[0]) == -(double)(float)1e-4,
+    ok(r.lr == 1e-3 * (1.0 / 10) && r.applied == 1 && r.skipped == 3 && lks_optim_attempts(opt) == 4 &&
+           r.scale == 8192 && get1(w[0]) == -(double)(float)1e-4,
        "B11 the first applied step uses lr 1e-4 (%g)", r.lr);
     int64_t applied = 0;
     ok(good(ctx, lks_optim_applied(opt, &applied)) && applied == 1, "B11 applied counter");
@@ -562,8 +583,8 @@ static void cases(void)
             put_grad1(w[0], 1);
             lks_optim_step(opt, NULL);
         }
-        is_double(state_of(ps, opt, "exp_avg_sq", 0), i ? 0.00099955012 : 0.0099551198, i ? 2e-10 : 2e-9, "B72 beta2 %s",
-                  i ? "0.9999" : "0.999");
+        is_double(state_of(ps, opt, "exp_avg_sq", 0), i ? 0.00099955012 : 0.0099551198, i ? 2e-10 : 2e-9,
+                  "B72 beta2 %s", i ? "0.9999" : "0.999");
         drop(ps, opt);
     }
 
@@ -593,7 +614,8 @@ static void cases(void)
         char *a = snapshot(ps, opt, 1, &n);
         lks_optim_step(opt, NULL);
         char *b = snapshot(ps, opt, 1, &m);
-        ok(!memcmp(a, b, (size_t)n) && last(opt).outcome == LKS_SKIPPED_HERE, "B76 without a scaler, %s", i ? "bfloat16" : "float32");
+        ok(!memcmp(a, b, (size_t)n) && last(opt).outcome == LKS_SKIPPED_HERE, "B76 without a scaler, %s",
+           i ? "bfloat16" : "float32");
         free(a);
         free(b);
         drop(ps, opt);
@@ -625,7 +647,8 @@ static void cases(void)
     get(w[0], y);
     double g[2];
     get(w[0]->grad, g);
-    ok(isinf(last(opt).norm) && last(opt).outcome == LKS_SKIPPED_HERE && y[0] == 5 && y[1] == 6 && isinf(g[0]) && g[1] == 1,
+    ok(isinf(last(opt).norm) && last(opt).outcome == LKS_SKIPPED_HERE && y[0] == 5 && y[1] == 6 && isinf(g[0]) &&
+           g[1] == 1,
        "B79 norm inf reported, gradients untouched, skipped");
     lks_optim_set_check_finite(opt, 0);
     lks_optim_set_lr(opt, -1, 1);
@@ -679,7 +702,7 @@ static void cases(void)
     drop(ps, opt);
 }
 
-/* --- weights: what a reducer hands over ------------------------------------------------------------------------------ */
+/* --- weights: what a reducer hands over --- */
 
 typedef struct fake {
     lksi_reducer r;
@@ -730,7 +753,8 @@ static void weights(void)
         lks_scaler_update(s);
         want -= 1;
     }
-    ok(get1(w[0]) == want && f.finished == 3 && f.stepped == 3, "B20 three steps with averaged gradient 1: %g", get1(w[0]));
+    ok(get1(w[0]) == want && f.finished == 3 && f.stepped == 3, "B20 three steps with averaged gradient 1: %g",
+       get1(w[0]));
     put_grad1(w[0], 1024.0 / 4 * 8 * 4);
     lksi_device_write(ctx->dev, f.weight, &four, sizeof(double));
     lks_optim_step(opt, s);
@@ -743,7 +767,8 @@ static void weights(void)
     lksi_device_write(ctx->dev, f.weight, &none, sizeof(double));
     put_grad1(w[0], NAN);
     double before = get1(w[0]);
-    ok(good(ctx, lks_optim_step(opt, s)) && last(opt).outcome == LKS_NOTHING && good(ctx, lks_scaler_update(s)), "weight 0: nothing to do");
+    ok(good(ctx, lks_optim_step(opt, s)) && last(opt).outcome == LKS_NOTHING && good(ctx, lks_scaler_update(s)),
+       "weight 0: nothing to do");
     lks_scaler_get(s, &s2, &t2);
     ok(s2 == scale && t2 == tracker && get1(w[0]) == before, "and no backoff");
     lksi_device_write(ctx->dev, f.weight, &nan, sizeof(double));
@@ -751,17 +776,20 @@ static void weights(void)
     lks_optim_step(opt, s);
     lks_scaler_update(s);
     lks_scaler_get(s, &s2, &t2);
-    ok(last(opt).outcome == LKS_SKIPPED_HERE && s2 == scale / 2 && get1(w[0]) == before, "a weight that is no number skips");
+    ok(last(opt).outcome == LKS_SKIPPED_HERE && s2 == scale / 2 && get1(w[0]) == before,
+       "a weight that is no number skips");
     /* this rank failed in backward: no overflow, no backoff */
     lksi_device_write(ctx->dev, f.weight, &one, sizeof(double));
     f.failed = 1;
-    ok(good(ctx, lks_optim_step(opt, s)) && last(opt).outcome == LKS_SKIPPED_HERE && good(ctx, lks_scaler_update(s)), "a failed rank skips");
+    ok(good(ctx, lks_optim_step(opt, s)) && last(opt).outcome == LKS_SKIPPED_HERE && good(ctx, lks_scaler_update(s)),
+       "a failed rank skips");
     scale = s2;
     lks_scaler_get(s, &s2, &t2);
     ok(s2 == scale && get1(w[0]) == before, "and the scale stays");
     f.failed = 0;
     f.finish = LKS_ERR_MEMORY;
-    ok(fails(ctx, lks_optim_step(opt, s), LKS_ERR_MEMORY, "told to fail", NULL) && last(opt).outcome == LKS_SKIPPED_HERE,
+    ok(fails(ctx, lks_optim_step(opt, s), LKS_ERR_MEMORY, "told to fail", NULL) &&
+           last(opt).outcome == LKS_SKIPPED_HERE,
        "a reducer that fails: the step is skipped, the failure returned");
     f.finish = LKS_OK;
     lks_scaler_update(s);
@@ -778,7 +806,7 @@ static void weights(void)
     drop(ps, opt);
 }
 
-/* --- reports, waits -------------------------------------------------------------------------------------------------- */
+/* --- reports, waits --- */
 
 static void reports(void)
 {
@@ -787,7 +815,8 @@ static void reports(void)
     lks_scaler *s;
     lks_params *ps = make(LKS_SGD, 1, f32x4, scalar, w, &opt);
     lks_scaler_create(ctx, 1, &s);
-    ok(fails(ctx, lks_optim_report(opt, 1, NULL, NULL, NULL, NULL, NULL, NULL), LKS_ERR_ARGUMENT, "1", NULL), "no step yet");
+    ok(fails(ctx, lks_optim_report(opt, 1, NULL, NULL, NULL, NULL, NULL, NULL), LKS_ERR_ARGUMENT, "1", NULL),
+       "no step yet");
     put_grad1(w[0], 1);
     lks_synchronize(ctx);
     int64_t waits = ctx->dev->waits, attempt = lks_random_attempt(ctx);
@@ -808,8 +837,10 @@ static void reports(void)
         good_ones &= lks_optim_report(opt, i, NULL, NULL, NULL, NULL, &applied, NULL) == LKS_OK && applied == i;
     ok(good_ones, "the last 8 are kept");
     is_int(ctx->dev->waits - waits, 0, "and reading what is done waits for nothing");
-    ok(fails(ctx, lks_optim_report(opt, 12, NULL, NULL, NULL, NULL, NULL, NULL), LKS_ERR_ARGUMENT, "13 to 20", NULL), "older ones are not");
-    ok(fails(ctx, lks_optim_report(opt, 21, NULL, NULL, NULL, NULL, NULL, NULL), LKS_ERR_ARGUMENT, "21", NULL), "nor future ones");
+    ok(fails(ctx, lks_optim_report(opt, 12, NULL, NULL, NULL, NULL, NULL, NULL), LKS_ERR_ARGUMENT, "13 to 20", NULL),
+       "older ones are not");
+    ok(fails(ctx, lks_optim_report(opt, 21, NULL, NULL, NULL, NULL, NULL, NULL), LKS_ERR_ARGUMENT, "21", NULL),
+       "nor future ones");
     /* a step of one arena takes 4 launches, and no allocation that could fail */
     int64_t launches = ctx->dev->launches;
     lks_optim_step(opt, s);
@@ -824,7 +855,7 @@ static void reports(void)
     drop(ps, opt);
 }
 
-/* --- state for checkpoints ------------------------------------------------------------------------------------------- */
+/* --- state for checkpoints --- */
 
 static void fill(lks_tensor **w, const int64_t *size, int n, uint64_t seed)
 {
@@ -944,7 +975,7 @@ static void memory(void)
     ok(clean && tried > 20, "each of %d failed allocations is reported and leaves nothing behind", tried);
 }
 
-/* --- the same bits on any thread count and instruction set ----------------------------------------------------------- */
+/* --- the same bits on any thread count and instruction set --- */
 
 static char *bits_of_run(const char *isa, int threads, int64_t *bytes)
 {
@@ -994,7 +1025,7 @@ static void reproducible(void)
     free(first);
 }
 
-/* --- several ranks --------------------------------------------------------------------------------------------------- */
+/* --- several ranks --- */
 
 static void ranks(void)
 {
@@ -1019,9 +1050,11 @@ static void ranks(void)
             right &= r.outcome == (rank == guilty ? LKS_SKIPPED_HERE : LKS_SKIPPED_ELSEWHERE) && r.scale == 65536 * e;
         }
         lks_scaler_get(s, &scale, &tracker);
-        ok(right && scale == 8192 && tracker == 0 && get1(w[0]) == 0, "B80 every rank skips when rank %d has a bad gradient", guilty);
+        ok(right && scale == 8192 && tracker == 0 && get1(w[0]) == 0,
+           "B80 every rank skips when rank %d has a bad gradient", guilty);
         put_grad1(w[1], 2);
-        right = good(ctx, lks_optim_step(opt, s)) && good(ctx, lks_scaler_update(s)) && last(opt).outcome == LKS_STEPPED;
+        right =
+            good(ctx, lks_optim_step(opt, s)) && good(ctx, lks_scaler_update(s)) && last(opt).outcome == LKS_STEPPED;
         ok(right && get1(w[0]) != 0, "B80 and all step again");
         /* explicit unscale: the flag is every rank's */
         put_grad1(w[1], rank == guilty ? NAN : 2);
@@ -1039,13 +1072,15 @@ static void ranks(void)
     if (rank == 0) put_grad1(w[0], 2);
     put(w[1]->grad_slot, (double[]){NAN}); /* absent everywhere */
     lks_status code = lks_optim_step(opt, NULL);
-    ok(rank == 0 ? good(ctx, code) : fails(ctx, code, LKS_ERR_NO_GRADIENTS, NULL, NULL), "B05 ranks without gradients take part");
+    ok(rank == 0 ? good(ctx, code) : fails(ctx, code, LKS_ERR_NO_GRADIENTS, NULL, NULL),
+       "B05 ranks without gradients take part");
     report r = last(opt);
     double want = rank == 0 ? 8 - 2 - 4 : 8 - 0 - 4;
     ok(r.outcome == LKS_STEPPED && get1(w[0]) == want, "B88 absent here, present elsewhere: a zero gradient, decayed");
     lksi_optim_saved saved = {.param_applied = (int64_t[3]){0}};
     lksi_optim_read(opt, &saved);
-    ok(get1(w[1]) == 8 && saved.param_applied[0] == 1 && saved.param_applied[1] == 0, "B75 absent everywhere: untouched");
+    ok(get1(w[1]) == 8 && saved.param_applied[0] == 1 && saved.param_applied[1] == 0,
+       "B75 absent everywhere: untouched");
     lks_params_zero_grad(ps);
     ok(fails(ctx, lks_optim_step(opt, NULL), LKS_ERR_NO_GRADIENTS, NULL, NULL) && last(opt).outcome == LKS_NOTHING,
        "B05 none anywhere: nothing");
@@ -1062,7 +1097,8 @@ static void ranks(void)
     for (int i = 1; i < 3; i++) put(w[i]->grad_slot, (double[]){0}); /* as a reduction leaves them */
     double before = get1(w[0]);
     ok(good(ctx, lks_optim_step(opt, NULL)), "a step with a failed rank");
-    ok(last(opt).outcome == (f.failed ? LKS_SKIPPED_HERE : LKS_SKIPPED_ELSEWHERE) && get1(w[0]) == before, "is skipped by all");
+    ok(last(opt).outcome == (f.failed ? LKS_SKIPPED_HERE : LKS_SKIPPED_ELSEWHERE) && get1(w[0]) == before,
+       "is skipped by all");
     ps->reducer = NULL;
     /* drift: one rank's tracker runs apart */
     lks_scaler_create(ctx, 1, &s);
@@ -1077,7 +1113,8 @@ static void ranks(void)
     }
     before = get1(w[0]);
     ok(good(ctx, lks_optim_step(opt, s)) && good(ctx, lks_scaler_update(s)), "a step with drift");
-    ok(last(opt).status == LKS_ERR_DRIFT && get1(w[0]) == before && strstr(lks_error(ctx), "attempt"), "is skipped and reported on every rank");
+    ok(last(opt).status == LKS_ERR_DRIFT && get1(w[0]) == before && strstr(lks_error(ctx), "attempt"),
+       "is skipped and reported on every rank");
     lks_error_clear(ctx);
     lks_scaler_get(s, &scale, &tracker);
     ok(scale == 65536 && tracker == (rank == 1 ? 7 : 1), "and the scaler is left for the program to see");
@@ -1133,7 +1170,8 @@ int main(int argc, char **argv)
         lks_scope_end(ctx);
         is_int(lks_live_tensors(ctx), 0, "no tensor is left");
         is_int(lks_memory_used(ctx), used, "no device memory is left");
-        if (size == 1) is_int(ctx->base.live_blocks, blocks, "no host memory is left"); /* else a transport keeps some */
+        if (size == 1)
+            is_int(ctx->base.live_blocks, blocks, "no host memory is left"); /* else a transport keeps some */
         lks_context_destroy(&ctx);
     }
     int status = done();

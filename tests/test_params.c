@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * test_params.c - parameter sets: declaration, names, sealing, presence of gradients, freezing, staged buffers, and that
- * no failed allocation leaves anything behind.
+ * test_params.c - parameter sets: declaration, names, sealing, presence of gradients, freezing, staged buffers, and
+ * that no failed allocation leaves anything behind.
  */
 #include "grads.h"
 
@@ -21,7 +21,8 @@ static void declaration(void)
     ok(lks_requires_grad(w) && !lks_requires_grad(b), "parameters require a gradient, buffers do not");
     is_int(lks_params_count(ps), 2, "count");
     is_str(lks_params_name(ps, 1), "mean", "name");
-    ok(lks_params_tensor(ps, 0) == w && !lks_params_is_buffer(ps, 0) && lks_params_is_buffer(ps, 1), "tensor, is_buffer");
+    ok(lks_params_tensor(ps, 0) == w && !lks_params_is_buffer(ps, 0) && lks_params_is_buffer(ps, 1),
+       "tensor, is_buffer");
     is_int(lks_params_find(ps, "mean"), 1, "find");
     is_int(lks_params_find(ps, "mea"), LKS_ERR_NOT_FOUND, "a prefix is not found");
     is_int(lks_params_numel(ps), 15, "trainable elements");
@@ -34,7 +35,8 @@ static void declaration(void)
 
     /* B120: names are refused at registration, not at save */
     ok(fails(ctx, lks_params_add(ps, "", LKS_F32, 1, two, &t), LKS_ERR_ARGUMENT, "name", NULL), "B120 empty name");
-    ok(fails(ctx, lks_params_add(ps, "w", LKS_F32, 1, two, &t), LKS_ERR_ARGUMENT, "\"w\"", NULL), "B120 duplicate name");
+    ok(fails(ctx, lks_params_add(ps, "w", LKS_F32, 1, two, &t), LKS_ERR_ARGUMENT, "\"w\"", NULL),
+       "B120 duplicate name");
     ok(fails(ctx, lks_params_add_buffer(ps, "w", LKS_F32, 1, two, &t), LKS_ERR_ARGUMENT, "taken", NULL),
        "B120 duplicate of a parameter as a buffer");
     ok(t == NULL, "a failed call gives NULL");
@@ -46,15 +48,18 @@ static void declaration(void)
     ok(good(ctx, lks_params_add(ps, name, LKS_F32, 1, two, &t)), "B120 1024 bytes");
     static const char *const fine[] = {"conv1/conv", "conv1/bn", "conv1", ".", "..", "/abs", "a//b", "w.foo",
                                        "gewichtung-\xc3\xa4\xe2\x82\xac\xf0\x9d\x84\x9e"};
-    for (int i = 0; i < 9; i++) ok(good(ctx, lks_params_add(ps, fine[i], LKS_F32, 0, NULL, &t)), "B120 name %s", fine[i]);
+    for (int i = 0; i < 9; i++)
+        ok(good(ctx, lks_params_add(ps, fine[i], LKS_F32, 0, NULL, &t)), "B120 name %s", fine[i]);
     static const char *const bad[] = {"\xff", "\xc3", "\xc0\xaf", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xe0\x80\x80"};
     for (int i = 0; i < 6; i++)
         ok(fails(ctx, lks_params_add(ps, bad[i], LKS_F32, 1, two, &t), LKS_ERR_ARGUMENT, "UTF-8", NULL),
            "B120 bytes that are not UTF-8 (%d)", i);
-    ok(fails(ctx, lks_params_add(ps, "i", LKS_I64, 1, two, &t), LKS_ERR_DTYPE, "int64", NULL), "parameters are floating");
+    ok(fails(ctx, lks_params_add(ps, "i", LKS_I64, 1, two, &t), LKS_ERR_DTYPE, "int64", NULL),
+       "parameters are floating");
     ok(good(ctx, lks_params_add_buffer(ps, "i", LKS_I64, 1, two, &t)), "buffers of any dtype");
     static const int64_t huge[] = {INT64_C(1) << 31, INT64_C(1) << 33};
-    ok(fails(ctx, lks_params_add(ps, "huge", LKS_F32, 2, huge, &t), LKS_ERR_SHAPE, NULL, NULL), "a size that does not fit");
+    ok(fails(ctx, lks_params_add(ps, "huge", LKS_F32, 2, huge, &t), LKS_ERR_SHAPE, NULL, NULL),
+       "a size that does not fit");
     lks_params_destroy(&ps);
     ok(ps == NULL, "destroy");
     lks_params_destroy(&ps);
@@ -92,7 +97,8 @@ static void sealing(void)
     ok(!memcmp(x, y, sizeof x), "values stay");
     ok(a->grad_slot && h->grad_slot && !m->grad_slot, "gradients have their place");
     if (have) {
-        ok(a->grad == a->grad_slot && lksi_params_present(ps, 0) && !lksi_params_present(ps, 4), "an earlier gradient moves in");
+        ok(a->grad == a->grad_slot && lksi_params_present(ps, 0) && !lksi_params_present(ps, 4),
+           "an earlier gradient moves in");
         get(a->grad, y);
         ok(y[0] == 2 && y[14] == 30, "with its value");
     } else {
@@ -100,8 +106,10 @@ static void sealing(void)
         ok(0, "backward before sealing");
     }
     lks_tensor *t;
-    ok(fails(ctx, lks_params_add(ps, "late", LKS_F32, 1, two, &t), LKS_ERR_STATE, "sealed", "late"), "no later parameter");
-    ok(fails(ctx, lks_params_add_buffer(ps, "late", LKS_F32, 1, two, &t), LKS_ERR_STATE, NULL, NULL), "no later buffer");
+    ok(fails(ctx, lks_params_add(ps, "late", LKS_F32, 1, two, &t), LKS_ERR_STATE, "sealed", "late"),
+       "no later parameter");
+    ok(fails(ctx, lks_params_add_buffer(ps, "late", LKS_F32, 1, two, &t), LKS_ERR_STATE, NULL, NULL),
+       "no later buffer");
     ok(good(ctx, lks_params_zero_grad(ps)) && !lksi_params_present(ps, 0) && lks_grad(a) == NULL && a->grad_slot,
        "zero_grad marks absent");
 
@@ -110,7 +118,8 @@ static void sealing(void)
     ok(good(ctx, lks_params_set_trainable(ps, 0, 0)), "freeze");
     ok(lks_requires_grad(a) && ps->layout_version == layout, "not yet in force");
     is_int(lks_params_numel(ps), 22, "trainable elements before");
-    ok(good(ctx, lks_params_zero_grad(ps)) && !lks_requires_grad(a) && ps->layout_version > layout, "in force at zero_grad");
+    ok(good(ctx, lks_params_zero_grad(ps)) && !lks_requires_grad(a) && ps->layout_version > layout,
+       "in force at zero_grad");
     is_int(lks_params_numel(ps), 7, "trainable elements after");
     put_grad(a, x);
     ok(!lksi_params_present(ps, 0), "a frozen parameter has no gradient, whatever is there");

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * test_scaler.c - the loss scaler: settings, schedule, order of calls, floor, save and load. The steps that feed it are of
- * an SGD optimizer with gradients written by hand; what optimizers compute is test_optim.c's.
+ * test_scaler.c - the loss scaler: settings, schedule, order of calls, floor, save and load. The steps that feed it are
+ * of an SGD optimizer with gradients written by hand; what optimizers compute is test_optim.c's.
  */
 #include "grads.h"
 
@@ -76,11 +76,12 @@ static void settings(void)
        "defaults");
     const double bad_scale[] = {0, -1, INFINITY, NAN, 0x1p127, 1e-45, 1e300};
     for (int i = 0; i < 7; i++)
-        ok(fails(ctx, lks_scaler_set_scale(s, bad_scale[i]), LKS_ERR_ARGUMENT, "scale", NULL), "scale %g is refused", bad_scale[i]);
+        ok(fails(ctx, lks_scaler_set_scale(s, bad_scale[i]), LKS_ERR_ARGUMENT, "scale", NULL), "scale %g is refused",
+           bad_scale[i]);
     const double bad_growth[] = {1, 0.5, INFINITY, NAN}, bad_backoff[] = {0, 1, -0.5, NAN};
     for (int i = 0; i < 4; i++) {
-        ok(fails(ctx, lks_scaler_set_growth_factor(s, bad_growth[i]), LKS_ERR_ARGUMENT, "growth", NULL), "growth %g is refused",
-           bad_growth[i]);
+        ok(fails(ctx, lks_scaler_set_growth_factor(s, bad_growth[i]), LKS_ERR_ARGUMENT, "growth", NULL),
+           "growth %g is refused", bad_growth[i]);
         ok(fails(ctx, lks_scaler_set_backoff_factor(s, bad_backoff[i]), LKS_ERR_ARGUMENT, "backoff", NULL),
            "backoff %g is refused", bad_backoff[i]);
     }
@@ -137,7 +138,8 @@ static void product(void)
        "set_scale with scaled gradients pending");
     ok(good(ctx, lks_backward(y, LKS_NONE, 0)) && get1(lks_grad(w)) == 0x1p17, "the gradient carries the scale");
     static const int64_t n2[] = {2};
-    ok(!lks_scaler_scale(t, lks_zeros(ctx, LKS_I64, 1, n2)) && lks_error_code(ctx) == LKS_ERR_DTYPE, "an integer loss is refused");
+    ok(!lks_scaler_scale(t, lks_zeros(ctx, LKS_I64, 1, n2)) && lks_error_code(ctx) == LKS_ERR_DTYPE,
+       "an integer loss is refused");
     lks_error_clear(ctx);
     ok(lks_scaler_scale(t, NULL) == NULL && lks_error_code(ctx) == LKS_OK, "NULL passes through");
     lks_scaler_destroy(&t);
@@ -305,7 +307,8 @@ static void order(void)
     /* without a scaler, and with a disabled one, steps are free */
     lks_scaler *off;
     lks_scaler_create(ctx, 0, &off);
-    ok(good(ctx, lks_optim_step(b.opt, NULL)) && good(ctx, lks_optim_step(b.opt, off)) && good(ctx, lks_optim_step(b.opt, NULL)),
+    ok(good(ctx, lks_optim_step(b.opt, NULL)) && good(ctx, lks_optim_step(b.opt, off)) &&
+           good(ctx, lks_optim_step(b.opt, NULL)),
        "steps without a scaler need no update");
     ok(good(ctx, lks_optim_unscale(b.opt, NULL)), "unscale without a scaler");
     ok(fails(ctx, lks_optim_unscale(b.opt, off), LKS_ERR_STATE, "lks_optim_unscale", "lks_optim_step"), "but once");
@@ -405,7 +408,8 @@ static void outcomes(void)
     a = make(LKS_F32, 1, 1, 65536);
     skips = turn(&a, INFINITY) == LKS_SKIPPED_HERE;
     lks_params_zero_grad(a.ps);
-    ok(skips && lks_grad(a.w[0]) == NULL && turn(&a, 1) == LKS_STEPPED && scale_of(a.s) == 32768, "B14 with zero_grad the next steps");
+    ok(skips && lks_grad(a.w[0]) == NULL && turn(&a, 1) == LKS_STEPPED && scale_of(a.s) == 32768,
+       "B14 with zero_grad the next steps");
     drop(&a);
 
     /* B19: windows of 4 micro-batches, summed by hand */
@@ -421,7 +425,8 @@ static void outcomes(void)
             seen += scale_of(a.s) == 65536;
         }
         int outcome = turn(&a, (double)window);
-        ok(outcome == LKS_SKIPPED_HERE && seen == 4 && scale_of(a.s) == 32768 && tracker_of(a.s) == 0 && get1(a.w[0]) == 3,
+        ok(outcome == LKS_SKIPPED_HERE && seen == 4 && scale_of(a.s) == 32768 && tracker_of(a.s) == 0 &&
+               get1(a.w[0]) == 3,
            "B19 one skip for the window (%s)", variant ? "inf - inf" : "inf");
         turn(&a, 1);
         ok(tracker_of(a.s) == 1 && scale_of(a.s) == 32768, "B19 the tracker counts windows");
@@ -453,7 +458,8 @@ static void state(void)
            lks_scaler_growth_interval(s) == 4,
        "ADOPT takes the schedule, too");
     ok(good(ctx, lks_scaler_load_text(s, text, LKS_STATE_REFUSE)), "now REFUSE has nothing to refuse");
-    ok(good(ctx, lks_scaler_save_text(s, again, sizeof again)) && !strcmp(text, again), "saved again it is the same text");
+    ok(good(ctx, lks_scaler_save_text(s, again, sizeof again)) && !strcmp(text, again),
+       "saved again it is the same text");
     lks_scaler *old = b.s;
     for (int i = 0; i < 5; i++) turn(&b, 1);
     b.s = s;
@@ -467,7 +473,8 @@ static void state(void)
     ok(fails(ctx, lks_scaler_save_text(b.s, text, 100), LKS_ERR_ARGUMENT, "512", NULL), "a short buffer");
     static const char *const damaged[] = {"", "scale=1", "lockstep-scaler-1 scale=0x1p4", "lockstep-scaler-2 disabled"};
     for (int i = 0; i < 4; i++)
-        ok(fails(ctx, lks_scaler_load_text(b.s, damaged[i], LKS_STATE_ADOPT), LKS_ERR_CORRUPT, NULL, NULL), "damaged text %d", i);
+        ok(fails(ctx, lks_scaler_load_text(b.s, damaged[i], LKS_STATE_ADOPT), LKS_ERR_CORRUPT, NULL, NULL),
+           "damaged text %d", i);
     int refused = 1, count = 0;
     double scale = scale_of(b.s);
     for (size_t i = 0; i + 1 < strlen(again); i++) { /* cut anywhere */
@@ -489,13 +496,17 @@ static void state(void)
     ok(fails(ctx, lks_scaler_load_text(s, text, LKS_STATE_ADOPT), LKS_ERR_MISMATCH, "no scaler state", NULL) &&
            scale_of(s) == 65536,
        "B16 enabled does not take the state of a disabled one");
-    ok(good(ctx, lks_scaler_load_text(off, again, LKS_STATE_REFUSE)) && scale_of(off) == 1, "B16 disabled takes any and keeps none");
+    ok(good(ctx, lks_scaler_load_text(off, again, LKS_STATE_REFUSE)) && scale_of(off) == 1,
+       "B16 disabled takes any and keeps none");
     lksi_scaler_saved raw;
-    ok(good(ctx, lksi_scaler_read(s, &raw)) && raw.enabled && raw.scale_bits == 0x47800000 && raw.interval == 2000, "raw state");
+    ok(good(ctx, lksi_scaler_read(s, &raw)) && raw.enabled && raw.scale_bits == 0x47800000 && raw.interval == 2000,
+       "raw state");
     raw.scale_bits = 0x7f800000;
-    ok(fails(ctx, lksi_scaler_write(s, &raw, LKS_STATE_ADOPT), LKS_ERR_CORRUPT, NULL, NULL), "an infinite scale is refused");
+    ok(fails(ctx, lksi_scaler_write(s, &raw, LKS_STATE_ADOPT), LKS_ERR_CORRUPT, NULL, NULL),
+       "an infinite scale is refused");
     raw.scale_bits = 0x7f000000;
-    ok(good(ctx, lksi_scaler_write(s, &raw, LKS_STATE_KEEP)) && scale_of(s) == 0x1p126, "KEEP: within the program's bounds");
+    ok(good(ctx, lksi_scaler_write(s, &raw, LKS_STATE_KEEP)) && scale_of(s) == 0x1p126,
+       "KEEP: within the program's bounds");
     ok(fails(ctx, lksi_scaler_write(s, &raw, 7), LKS_ERR_ARGUMENT, "7", NULL), "unknown policy");
     lks_scaler_destroy(&s);
     lks_scaler_destroy(&off);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * step.c - CPU kernels of the optimizer step: passes over arenas in chunks of fixed size, and the small rows that decide.
- * What they compute for one scalar or one segment is in table/step.h. Chunks cross segments; each finds its first one by
- * bisection. Elements outside trainable segments that act (padding, frozen, absent) are neither read nor written.
+ * step.c - CPU kernels of the optimizer step: passes over arenas in chunks of fixed size, and the small rows that
+ * decide. What they compute for one scalar or one segment is in table/step.h. Chunks cross segments; each finds its
+ * first one by bisection. Elements outside trainable segments that act (padding, frozen, absent) are neither read nor
+ * written.
  */
 #include "table/step.h"
 
@@ -57,7 +58,7 @@ static void store(void *arena, int dtype, int64_t at, int64_t n, const float *x)
     else lksi_f32_to_bf16_n((uint16_t *)arena + at, x, n);
 }
 
-/* --- pass 1 ---------------------------------------------------------------------------------------------------------- */
+/* --- pass 1 --- */
 
 /* Four at a time on every ISA: what one conversion instruction makes. */
 typedef double doubles __attribute__((vector_size(32)));
@@ -199,7 +200,7 @@ LKSI_KERNEL(grad_stats)
     return LKS_OK;
 }
 
-/* --- the decision -------------------------------------------------------------------------------------------------- */
+/* --- the decision --- */
 
 LKSI_KERNEL(step_begin)
 {
@@ -254,7 +255,7 @@ LKSI_KERNEL(scaler_update)
     return LKS_OK;
 }
 
-/* --- pass 2 ---------------------------------------------------------------------------------------------------------- */
+/* --- pass 2 --- */
 
 /* Updates n elements in place, p: value or master. g is as in memory; factor, clip and bound make it the gradient. */
 #define REAL float
@@ -357,7 +358,7 @@ LKSI_KERNEL(adam_step)
     return update(cpu, a, 0);
 }
 
-/* --- running statistics ---------------------------------------------------------------------------------------------- */
+/* --- running statistics --- */
 
 LKSI_KERNEL(buffers_commit)
 {

@@ -12,7 +12,7 @@
 
 #define NAME_BYTES 1024
 
-/* --- declaration --------------------------------------------------------------------------------------------------- */
+/* --- declaration --- */
 
 lks_status lks_params_create(lks_context *ctx, lks_params **out)
 {
@@ -69,9 +69,10 @@ static lks_status add(lks_params *ps, const char *where, const char *name, lks_d
     if (!ps) return LKS_ERR_ARGUMENT;
     lksi_base *b = &ps->ctx->base;
     if (ps->sealed)
-        return lksi_fail(b, LKS_ERR_STATE, where,
-                         "the set is sealed (by lks_params_seal, an optimizer, lks_dp_create or a load): declare \"%s\" before",
-                         name ? name : "");
+        return lksi_fail(
+            b, LKS_ERR_STATE, where,
+            "the set is sealed (by lks_params_seal, an optimizer, lks_dp_create or a load): declare \"%s\" before",
+            name ? name : "");
     if (!name || !*name) return lksi_fail(b, LKS_ERR_ARGUMENT, where, "a name of 1 to %d bytes is needed", NAME_BYTES);
     if (strlen(name) > NAME_BYTES)
         return lksi_fail(b, LKS_ERR_ARGUMENT, where, "the name \"%.40s...\" has %lld bytes; %d are allowed", name,
@@ -117,7 +118,7 @@ lks_status lks_params_add_buffer(lks_params *ps, const char *name, lks_dtype dty
     return add(ps, "lks_params_add_buffer", name, dtype, ndim, shape, 1, t);
 }
 
-/* --- sealing --------------------------------------------------------------------------------------------------------- */
+/* --- sealing --- */
 
 /* Which block entry i belongs to: 0..LKSI_ARENAS-1 parameters, LKSI_ARENAS float32 buffers, -1 none. */
 static int block_of(const lksi_entry *e)
@@ -198,7 +199,7 @@ lks_status lks_params_seal(lks_params *ps)
     return s;
 }
 
-/* --- description ----------------------------------------------------------------------------------------------------- */
+/* --- description --- */
 
 static int valid(const lks_params *ps, int i)
 {
@@ -247,13 +248,14 @@ int lksi_params_present(const lks_params *ps, int i)
     return e->trainable && e->t->grad;
 }
 
-/* --- freezing, gradients --------------------------------------------------------------------------------------------- */
+/* --- freezing, gradients --- */
 
 lks_status lks_params_set_trainable(lks_params *ps, int i, int on)
 {
     if (!ps) return LKS_ERR_ARGUMENT;
     if (!valid(ps, i) || ps->e[i].is_buffer)
-        return lksi_fail(&ps->ctx->base, LKS_ERR_ARGUMENT, "lks_params_set_trainable", "%d is no parameter of this set", i);
+        return lksi_fail(&ps->ctx->base, LKS_ERR_ARGUMENT, "lks_params_set_trainable", "%d is no parameter of this set",
+                         i);
     ps->e[i].want_trainable = on != 0;
     return LKS_OK;
 }
@@ -275,7 +277,7 @@ lks_status lks_params_zero_grad(lks_params *ps)
     return LKS_OK;
 }
 
-/* --- staged buffers -------------------------------------------------------------------------------------------------- */
+/* --- staged buffers --- */
 
 static void equal_now(lksi_entry *e)
 {

@@ -22,9 +22,9 @@ typedef struct lksi_entry {
     int64_t staged_version, running_version; /* of the storages when both were last equal */
 } lksi_entry;
 
-/* Handed down by dp (the only arrow upward): called by the optimizer before it reads gradients. With a reducer, gradient
- * memory of every trainable parameter holds a gradient once finish returned (zeros where no rank has one), so presence
- * on this rank (t->grad) is only about who has something. */
+/* Handed down by dp (the only arrow upward): called by the optimizer before it reads gradients. With a reducer,
+ * gradient memory of every trainable parameter holds a gradient once finish returned (zeros where no rank has one), so
+ * presence on this rank (t->grad) is only about who has something. */
 typedef struct lksi_reducer {
     void *self;
     lks_status (*finish)(void *self);               /* all buckets reduced or joined; LKS_OK also if this rank failed */

@@ -68,7 +68,7 @@ struct lks_optim {
     int64_t text_bytes;
 };
 
-/* --- views ----------------------------------------------------------------------------------------------------------- */
+/* --- views --- */
 
 static const lksi_view none = {.data = NULL, .dtype = LKS_DTYPE_NONE, .ndim = -1};
 
@@ -97,7 +97,7 @@ static int reduced(int arena)
     return arena == LKS_F16 || arena == LKS_BF16;
 }
 
-/* --- creation -------------------------------------------------------------------------------------------------------- */
+/* --- creation --- */
 
 /* Zeroed device memory; *where (a pointer of any type) is set when all went well. */
 static lks_status device_new(lks_context *ctx, int64_t bytes, void *where)
@@ -256,8 +256,8 @@ void lks_optim_destroy(lks_optim **popt)
     for (int k = 0; k < LKSI_ARENAS; k++)
         for (int i = 0; i < BLOCKS; i++)
             if (opt->block[k][i]) lksi_device_free(d, opt->block[k][i]);
-    void *device[] = {opt->dev_set, opt->dev_group, opt->dev_seg, opt->dev_has, opt->dev_vec, opt->dev_part, opt->dev_step,
-                      opt->dev_segment_step};
+    void *device[] = {opt->dev_set, opt->dev_group, opt->dev_seg,  opt->dev_has,
+                      opt->dev_vec, opt->dev_part,  opt->dev_step, opt->dev_segment_step};
     for (int i = 0; i < (int)(sizeof device / sizeof device[0]); i++)
         if (device[i]) lksi_device_free(d, device[i]);
     void *host[] = {opt->seg, opt->entry, opt->has, opt->master_version, opt->group_of, opt->group, opt->text};
@@ -275,14 +275,15 @@ int lks_optim_kind_from_name(const char *name)
     return LKS_ERR_NOT_FOUND;
 }
 
-/* --- settings -------------------------------------------------------------------------------------------------------- */
+/* --- settings --- */
 
 int lks_optim_add_group(lks_optim *opt, int n, const int *index)
 {
     static const char where[] = "lks_optim_add_group";
     if (!opt) return LKS_ERR_ARGUMENT;
     lksi_base *b = &opt->ctx->base;
-    if (opt->attempts) return lksi_fail(b, LKS_ERR_STATE, where, "lks_optim_step was called: groups are made before it");
+    if (opt->attempts)
+        return lksi_fail(b, LKS_ERR_STATE, where, "lks_optim_step was called: groups are made before it");
     if (n < 1 || !index) return lksi_fail(b, LKS_ERR_ARGUMENT, where, "a group of %d parameters", n);
     for (int i = 0; i < n; i++) {
         if (index[i] < 0 || index[i] >= opt->ps->n || opt->ps->e[index[i]].is_buffer)
@@ -316,8 +317,8 @@ static lks_status range(lks_optim *opt, const char *where, int group, int *from,
     *from = *to = 0;
     if (!opt) return LKS_ERR_ARGUMENT;
     if (group < -1 || group >= opt->groups)
-        return lksi_fail(&opt->ctx->base, LKS_ERR_ARGUMENT, where, "there is no group %d (0 to %d, or -1 for all)", group,
-                         opt->groups - 1);
+        return lksi_fail(&opt->ctx->base, LKS_ERR_ARGUMENT, where, "there is no group %d (0 to %d, or -1 for all)",
+                         group, opt->groups - 1);
     *from = group < 0 ? 0 : group;
     *to = group < 0 ? opt->groups : group + 1;
     opt->dirty = 1;
@@ -358,11 +359,12 @@ lks_status lks_optim_set_momentum(lks_optim *opt, int group, double momentum, do
     lksi_base *b = &opt->ctx->base;
     if (opt->set.kind != LKSI_STEP_SGD)
         return lksi_fail(b, LKS_ERR_ARGUMENT, where, "%s has betas, not momentum", kind_name[opt->set.kind]);
-    if (!not_negative(momentum)) return lksi_fail(b, LKS_ERR_ARGUMENT, where, "momentum is %g; it must be >= 0", momentum);
+    if (!not_negative(momentum))
+        return lksi_fail(b, LKS_ERR_ARGUMENT, where, "momentum is %g; it must be >= 0", momentum);
     if (!lksi_is_finite_f64(dampening)) return lksi_fail(b, LKS_ERR_ARGUMENT, where, "dampening is %g", dampening);
     if (nesterov && (momentum == 0 || dampening != 0))
-        return lksi_fail(b, LKS_ERR_ARGUMENT, where, "nesterov needs momentum and no dampening; they are %g and %g", momentum,
-                         dampening);
+        return lksi_fail(b, LKS_ERR_ARGUMENT, where, "nesterov needs momentum and no dampening; they are %g and %g",
+                         momentum, dampening);
     if (momentum > 0) TRY(blocks_new(opt, 0));
     for (int g = from; g < to; g++) {
         opt->group[g].momentum = momentum;
@@ -392,7 +394,8 @@ lks_status lks_optim_set_eps(lks_optim *opt, int group, double eps)
     static const char where[] = "lks_optim_set_eps";
     int from, to;
     TRY(range(opt, where, group, &from, &to));
-    if (!not_negative(eps)) return lksi_fail(&opt->ctx->base, LKS_ERR_ARGUMENT, where, "eps is %g; it must be >= 0", eps);
+    if (!not_negative(eps))
+        return lksi_fail(&opt->ctx->base, LKS_ERR_ARGUMENT, where, "eps is %g; it must be >= 0", eps);
     for (int g = from; g < to; g++) opt->group[g].eps = eps;
     return LKS_OK;
 }
@@ -400,7 +403,8 @@ lks_status lks_optim_set_eps(lks_optim *opt, int group, double eps)
 static lks_status set_clip(lks_optim *opt, const char *where, double value, double *to)
 {
     if (!not_negative(value))
-        return lksi_fail(&opt->ctx->base, LKS_ERR_ARGUMENT, where, "the limit is %g; it must be > 0, or 0 for none", value);
+        return lksi_fail(&opt->ctx->base, LKS_ERR_ARGUMENT, where, "the limit is %g; it must be > 0, or 0 for none",
+                         value);
     *to = value;
     opt->dirty = 1;
     return LKS_OK;
@@ -438,8 +442,8 @@ lks_status lks_optim_set_schedule(lks_optim *opt, int kind, int64_t warmup, int6
     if ((kind == LKS_SCHEDULE_LINEAR || kind == LKS_SCHEDULE_COSINE) && !not_negative(final_factor))
         return lksi_fail(b, LKS_ERR_ARGUMENT, where, "final factor is %g; it must be >= 0", final_factor);
     if (kind == LKS_SCHEDULE_STEP && (!not_negative(gamma) || period < 1))
-        return lksi_fail(b, LKS_ERR_ARGUMENT, where, "gamma is %g, period %lld; needed are gamma >= 0, period >= 1", gamma,
-                         (long long)period);
+        return lksi_fail(b, LKS_ERR_ARGUMENT, where, "gamma is %g, period %lld; needed are gamma >= 0, period >= 1",
+                         gamma, (long long)period);
     opt->set.schedule = kind;
     opt->set.warmup = warmup;
     opt->set.total = total;
@@ -450,7 +454,7 @@ lks_status lks_optim_set_schedule(lks_optim *opt, int kind, int64_t warmup, int6
     return LKS_OK;
 }
 
-/* --- the step -------------------------------------------------------------------------------------------------------- */
+/* --- the step --- */
 
 /* Queued, without a wait at any size. */
 static lks_status upload(lks_optim *opt, void *to, const void *from, int64_t bytes)
@@ -559,7 +563,8 @@ static lks_status agree(lks_optim *opt, const pass *p, int failed)
     TRY(lksi_call_raw(ctx, p->where, LKSI_OP_step_begin, 5, in, &attr, 2, out));
     if (ctx->base.size > 1) {
         lksi_request *rq = NULL;
-        TRY(lksi_comm_all_reduce(ctx->comm, "optimizer flag", opt->dev_vec, LKSI_VEC_PRESENT + n, LKS_I32, LKS_MAX, &rq));
+        TRY(lksi_comm_all_reduce(ctx->comm, "optimizer flag", opt->dev_vec, LKSI_VEC_PRESENT + n, LKS_I32, LKS_MAX,
+                                 &rq));
         TRY(lksi_comm_wait(ctx->comm, &rq));
     }
     lksi_fault_point(&ctx->base, "after-reduce");
@@ -679,9 +684,9 @@ static lks_status step(lks_optim *opt, lks_scaler *s)
     lks_status mine;
     int some, state = state_of(opt, s);
     if (state == STEPPED)
-        return lksi_fail(&ctx->base, LKS_ERR_STATE, p.where,
-                         "lks_optim_step was already called for this optimizer since the last lks_scaler_update: call that "
-                         "first");
+        return lksi_fail(
+            &ctx->base, LKS_ERR_STATE, p.where,
+            "lks_optim_step was already called for this optimizer since the last lks_scaler_update: call that first");
     p.unscaled = state == UNSCALED;
     TRY(first_half(opt, s, &p, 0, &mine, &some));
     TRY(decide(opt, &p, 0));
@@ -729,7 +734,8 @@ static lks_status usable(lks_optim *opt, const char *where, lks_scaler **s)
 {
     if (!lks_scaler_enabled(*s)) *s = NULL;
     if (*s && lksi_scaler_context(*s) != opt->ctx)
-        return lksi_fail(&opt->ctx->base, LKS_ERR_ARGUMENT, where, "the scaler belongs to another context than the optimizer");
+        return lksi_fail(&opt->ctx->base, LKS_ERR_ARGUMENT, where,
+                         "the scaler belongs to another context than the optimizer");
     return LKS_OK;
 }
 
@@ -755,7 +761,7 @@ lks_status lks_optim_unscale(lks_optim *opt, lks_scaler *s)
     return code;
 }
 
-/* --- what happened --------------------------------------------------------------------------------------------------- */
+/* --- what happened --- */
 
 lks_status lks_optim_report(lks_optim *opt, int64_t attempt, int *outcome, double *grad_norm, double *scale, double *lr,
                             int64_t *applied, int64_t *skipped)
@@ -782,10 +788,11 @@ lks_status lks_optim_report(lks_optim *opt, int64_t attempt, int *outcome, doubl
     if (applied) *applied = r->applied;
     if (skipped) *skipped = r->skipped;
     if (r->drift)
-        return lksi_fail(d->base, LKS_ERR_DRIFT, where,
-                         "ranks held different scaler or step state at attempt %lld: every step is skipped until the state "
-                         "is loaded anew",
-                         (long long)attempt);
+        return lksi_fail(
+            d->base, LKS_ERR_DRIFT, where,
+            "ranks held different scaler or step state at attempt %lld: every step is skipped until the state "
+            "is loaded anew",
+            (long long)attempt);
     if (r->floor)
         return lksi_fail(d->base, LKS_ERR_FLOOR, where,
                          "at attempt %lld the scale was at its floor %g and gradients were not finite, as in all steps "
@@ -805,7 +812,7 @@ lks_status lks_optim_applied(lks_optim *opt, int64_t *applied)
     return lksi_device_read(opt->ctx->dev, applied, &opt->dev_step->applied, sizeof *applied);
 }
 
-/* --- for checkpoints ------------------------------------------------------------------------------------------------- */
+/* --- for checkpoints --- */
 
 static const char *block_name(const lks_optim *opt, int which)
 {

@@ -97,7 +97,7 @@ lks_context *lksi_scaler_context(const lks_scaler *s) { return s->ctx; }
 int64_t lksi_scaler_round(const lks_scaler *s) { return s->round; }
 void lksi_scaler_recorded(lks_scaler *s) { s->recorded = 1; }
 
-/* --- settings -------------------------------------------------------------------------------------------------------- */
+/* --- settings --- */
 
 /* Cause of a bad value in `text`, or NULL. */
 static const char *bad_scale(double scale, double floor, double ceiling, char *text, int bytes)
@@ -108,8 +108,8 @@ static const char *bad_scale(double scale, double floor, double ceiling, char *t
         snprintf(text, (size_t)bytes, "scale is %g; it must be above 0 and finite in float32, with a normal reciprocal",
                  scale);
     else if (f < floor || f > ceiling)
-        snprintf(text, (size_t)bytes, "scale %g is not within the bounds [%g, %g] (lks_scaler_set_bounds)", scale, floor,
-                 ceiling);
+        snprintf(text, (size_t)bytes, "scale %g is not within the bounds [%g, %g] (lks_scaler_set_bounds)", scale,
+                 floor, ceiling);
     else return NULL;
     return text;
 }
@@ -191,9 +191,10 @@ lks_status lks_scaler_set_scale(lks_scaler *s, double scale)
     if (bad_scale(scale, s->set.floor, s->set.ceiling, text, sizeof text))
         return lksi_fail(&s->ctx->base, LKS_ERR_ARGUMENT, where, "%s", text);
     if (s->enabled && (s->scaled || s->recorded))
-        return lksi_fail(&s->ctx->base, LKS_ERR_STATE, where,
-                         "gradients scaled by the present scale are pending (%s was called): call lks_scaler_update first",
-                         s->recorded ? "lks_optim_step or lks_optim_unscale" : "lks_scaler_scale");
+        return lksi_fail(
+            &s->ctx->base, LKS_ERR_STATE, where,
+            "gradients scaled by the present scale are pending (%s was called): call lks_scaler_update first",
+            s->recorded ? "lks_optim_step or lks_optim_unscale" : "lks_scaler_scale");
     float f = (float)scale;
     if (s->enabled) TRY(lksi_device_write(s->ctx->dev, &s->dev->scale, &f, sizeof f));
     s->set.scale = f;
@@ -201,13 +202,14 @@ lks_status lks_scaler_set_scale(lks_scaler *s, double scale)
     return LKS_OK;
 }
 
-/* --- the iteration --------------------------------------------------------------------------------------------------- */
+/* --- the iteration --- */
 
 lks_tensor *lks_scaler_scale(lks_scaler *s, lks_tensor *loss)
 {
     if (!s || !s->enabled || !loss || loss == lks_none) return loss;
     if (loss->ctx != s->ctx) {
-        lksi_fail(&s->ctx->base, LKS_ERR_ARGUMENT, "lks_scaler_scale", "loss belongs to another context than the scaler");
+        lksi_fail(&s->ctx->base, LKS_ERR_ARGUMENT, "lks_scaler_scale",
+                  "loss belongs to another context than the scaler");
         return NULL;
     }
     if (!lks_dtype_is_float(loss->v.dtype)) {
@@ -262,13 +264,14 @@ lks_status lks_scaler_counts(lks_scaler *s, int64_t *good, int64_t *bad)
     return LKS_OK;
 }
 
-/* --- save and load --------------------------------------------------------------------------------------------------- */
+/* --- save and load --- */
 
 static lks_status at_rest(lks_scaler *s, const char *where)
 {
     if (!s->recorded) return LKS_OK;
-    return lksi_fail(&s->ctx->base, LKS_ERR_STATE, where,
-                     "lks_optim_step or lks_optim_unscale was called since the last lks_scaler_update: call that first");
+    return lksi_fail(
+        &s->ctx->base, LKS_ERR_STATE, where,
+        "lks_optim_step or lks_optim_unscale was called since the last lks_scaler_update: call that first");
 }
 
 static lks_status read_saved(lks_scaler *s, const char *where, lksi_scaler_saved *saved)
@@ -326,10 +329,11 @@ static lks_status check(lks_scaler *s, const char *where, const lksi_scaler_save
     };
     for (int i = 0; i < (int)(sizeof number / sizeof number[0]); i++)
         if (number[i].file != number[i].program)
-            return lksi_fail(b, LKS_ERR_MISMATCH, where,
-                             "%s: saved %.17g, program %.17g (LKS_STATE_ADOPT takes the saved schedule, LKS_STATE_KEEP the "
-                             "program's)",
-                             number[i].name, number[i].file, number[i].program);
+            return lksi_fail(
+                b, LKS_ERR_MISMATCH, where,
+                "%s: saved %.17g, program %.17g (LKS_STATE_ADOPT takes the saved schedule, LKS_STATE_KEEP the "
+                "program's)",
+                number[i].name, number[i].file, number[i].program);
     return LKS_OK;
 }
 
@@ -427,8 +431,9 @@ lks_status lks_scaler_save_text(lks_scaler *s, char *text, int bytes)
     lksi_hex_float(floor, sizeof floor, x.floor);
     lksi_hex_float(ceiling, sizeof ceiling, x.ceiling);
     snprintf(text, (size_t)bytes,
-             TAG "scale=%s tracker=%lld growth=%s backoff=%s interval=%lld floor=%s ceiling=%s floor_limit=%lld good=%lld "
-                 "bad=%lld floor_skips=%lld",
+             TAG
+             "scale=%s tracker=%lld growth=%s backoff=%s interval=%lld floor=%s ceiling=%s floor_limit=%lld good=%lld "
+             "bad=%lld floor_skips=%lld",
              scale, (long long)x.tracker, growth, backoff, (long long)x.interval, floor, ceiling,
              (long long)x.floor_limit, (long long)x.good, (long long)x.bad, (long long)x.floor_skips);
     return LKS_OK;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * step.h - the optimizer step as kernels see it: the tables the host writes, the state that stays on the device, and the
- * arithmetic of both, shared by C and CUDA. Compile without contraction (CUDA: -fmad=false). No loop over elements here.
+ * step.h - the optimizer step as kernels see it: the tables the host writes, the state that stays on the device, and
+ * the arithmetic of both, shared by C and CUDA. Compile without contraction (CUDA: -fmad=false). No loop over elements
+ * here.
  *
  * Order of the rows in one step (ops_step.def):
  *   grad_stats    per arena: reads gradients once; per chunk of LKSI_STEP_CHUNK elements the sum of squares of the
@@ -30,7 +31,7 @@
 #define LKSI_STEP_CHUNK 16384 /* elements of an arena per part */
 #define LKSI_STEP_RING 8      /* steps that can be asked about */
 
-/* --- tables: written by the host when something changed ------------------------------------------------------------ */
+/* --- tables: written by the host when something changed --- */
 
 enum { LKSI_STEP_SGD, LKSI_STEP_ADAM, LKSI_STEP_ADAMW };                        /* = enum lks_optim_kind */
 enum { LKSI_LR_CONSTANT, LKSI_LR_LINEAR, LKSI_LR_COSINE, LKSI_LR_STEP };        /* = enum lks_schedule */
@@ -63,7 +64,7 @@ enum {
     LKSI_READ_GRAD = 2 /* gradient memory holds a gradient; else it is taken as zero, whatever is there */
 };
 
-/* --- state: written by kernels ------------------------------------------------------------------------------------- */
+/* --- state: written by kernels --- */
 
 /* What grad_stats found in one chunk. */
 typedef struct lksi_part {
@@ -128,7 +129,7 @@ typedef struct lksi_scaler_state {
     int64_t interval, floor_limit;
 } lksi_scaler_state;
 
-/* --- arithmetic ------------------------------------------------------------------------------------------------------ */
+/* --- arithmetic --- */
 
 LKSI_HD double lksi_infinity(void) { return lksi_float_f64(0x7ff0000000000000u); }
 
