@@ -177,8 +177,10 @@ static int resume(training *t, int *resumed)
     *resumed = 0;
     if (!strcmp(how, "never")) return 0;
     if (!strcmp(how, "auto")) {
-        if (!run_used(t->dir)) return 0;
-        lks_status s = lks_checkpoint_latest(j->ctx, t->checkpoints, path, sizeof path, &step);
+        int used = run_used(t->dir); /* rank 0's answer: it may make the folder before the others look */
+        lks_status s = lks_broadcast_bytes(j->ctx, &used, sizeof used, 0);
+        if (s == LKS_OK && !used) return 0;
+        if (s == LKS_OK) s = lks_checkpoint_latest(j->ctx, t->checkpoints, path, sizeof path, &step);
         if (s == LKS_ERR_NOT_FOUND) { /* stopped before the first one */
             lks_error_clear(j->ctx);
             return 0;
