@@ -41,7 +41,7 @@ typedef struct loading {
     int blocks;
     copy *copies;
     int64_t copy_count, copy_room;
-    int missing, unexpected;
+    int missing, unexpected, entries;
     char missing_text[700], unexpected_text[700];
     int has_optim, has_scaler;
     lksi_optim_saved optim;
@@ -243,16 +243,32 @@ static lks_status fit_model(loading *l)
     return LKS_OK;
 }
 
+/* A parameter of the program in a block that it does not have. */
+static lks_status known_entry(void *user, const char *link)
+{
+    loading *l = user;
+    char *name = lksi_strdup(l->b, link);
+    if (!name) return LKS_ERR_MEMORY;
+    lksi_ckpt_unescape(name);
+    if (lks_params_find(lksi_ckpt_params(l->c), name) >= 0) l->entries++;
+    lksi_free(l->b, name);
+    return LKS_OK;
+}
+
 static lks_status unknown_block(void *user, const char *name)
 {
     loading *l = user;
+    char path[600];
     if (!strcmp(name, "settings") || !strcmp(name, "param_applied")) return LKS_OK;
     for (int k = 0; k < l->blocks; k++) {
         lksi_state_block block;
         lksi_optim_block(l->c->opt, k, &block);
         if (!strcmp(name, block.name)) return LKS_OK;
     }
-    surprise(l, "/optimizer/", name);
+    /* A block of parameters that are unknown themselves is not counted once more. */
+    l->entries = 0;
+    if (snprintf(path, sizeof path, "/optimizer/%s", name) < (int)sizeof path) TRY(lksi_h5_list(l->h5, path, known_entry, l));
+    if (l->entries) surprise(l, "/optimizer/", name);
     return LKS_OK;
 }
 
