@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * attention_core.h - attention of one head and its gradient, for one accumulator type; included by attention.c with
- * REAL = float and double. A block of query rows keeps its whole rows of scores in the second cache; there is no T x S matrix.
+ * REAL = float and double. A block of query rows keeps its whole rows of scores in the second cache: there is no T x S
+ * matrix.
  *
  * Wants: REAL, SUFFIX, REAL_DTYPE, EXP (any argument), EXP_BELOW (x <= 0), LOG, LOWEST (-infinity).
  */

@@ -24,7 +24,8 @@
 
 /* C[i,j] = sum_p A[i,p] B[p,j] (+ C[i,j] if add) + bias[j], over a batch. Strides in elements, any value (0 too, not
  * for C). Either all dtypes are F64, or a, b, c, bias are each one of F32, BF16, F16 and the sum is a float32 one,
- * rounded once. k = 0 gives bias (or zeros). The order of additions depends on k alone: not on threads, position or strides. */
+ * rounded once. k = 0 gives bias (or zeros). The order of additions depends on sizes and strides, not on threads or
+ * position. */
 typedef struct lksi_gemm {
     int64_t m, n, k;
     const void *a, *b, *bias; /* bias NULL: none */
@@ -48,8 +49,8 @@ void LKSI_LOCAL(gemm_serial)(const lksi_gemm *g, void *memory);
 
 /* onednn.c. 1 if oneDNN has products of bfloat16 that use this processor's bfloat16 instructions. */
 int lksi_onednn_bf16(lksi_cpu *cpu);
-/* Outside lksi_parallel: 1 if all pieces of g that are rows x columns, or what is left at the edges, are oneDNN's to run;
- * bytes: memory that a run needs. Then one piece, on any worker (64-byte aligned memory): 1, or 0 if it failed. */
+/* Outside lksi_parallel: 1 if all pieces of g that are rows x columns, or what is left at the edges, are for oneDNN
+ * to run; bytes: memory that a run needs. Then one piece, on any worker (64-byte aligned memory): 1, or 0 if it failed. */
 int lksi_onednn_prepare(lksi_cpu *cpu, const lksi_gemm *g, int64_t rows, int64_t columns, int64_t *bytes);
 int lksi_onednn_run(lksi_cpu *cpu, const lksi_gemm *piece, void *memory);
 /* B of a product that is used many times (with any m), packed once, on all workers: `to` holds gemm_packed_bytes,

@@ -285,6 +285,90 @@ static void NAME(gemm_serial)(const lksi_gemm *g, REAL *memory)
     }
 }
 
+/* At most THIN rows: B is read once, where it lies. Where its rows are contiguous the additions go in the order of the
+ * tiles, else each column is a dot product in lanes. */
+static int64_t NAME(thin_bytes)(const lksi_gemm *g)
+{
+    return (THIN * ((g->k + 15) / 16 * 16) + (2 * THIN + 4) * THIN_COLUMNS) * (int64_t)sizeof(REAL) + 64;
+}
+
+static void NAME(gemm_thin)(const lksi_gemm *g, REAL *memory)
+{
+    int64_t ka = (g->k + 15) / 16 * 16, passes = g->k > KC ? (g->k + KC - 1) / KC : 1;
+    int64_t depth = ((g->k + passes - 1) / passes + 3) / 4 * 4;
+    REAL *a = memory, *sums = a + THIN * ka, *total = sums + THIN * THIN_COLUMNS, *stage = total + THIN * THIN_COLUMNS;
+    for (int64_t i = 0; i < g->m; i++)
+        NAME(io_load)(a + i * ka, io_at(g->a, g->a_dtype, i * g->a_rs), g->a_dtype, g->a_cs, g->k);
+    for (int64_t j0 = 0; j0 < g->n; j0 += THIN_COLUMNS) {
+        int64_t n = g->n - j0 < THIN_COLUMNS ? g->n - j0 : THIN_COLUMNS;
+        memset(total, 0, THIN * THIN_COLUMNS * sizeof(REAL));
+        if (g->b_cs == 1) {
+            for (int64_t p0 = 0; p0 < g->k; p0 += depth) {
+                int64_t end = g->k - p0 < depth ? g->k : p0 + depth;
+                memset(sums, 0, THIN * THIN_COLUMNS * sizeof(REAL));
+                for (int64_t p = p0; p < end; p += 4) {
+                    const REAL *row[4];
+                    int64_t rows = end - p < 4 ? end - p : 4;
+                    for (int64_t r = 0; r < 4; r++) {
+                        const void *from = io_at(g->b, g->b_dtype, (p + (r < rows ? r : 0)) * g->b_rs + j0);
+                        if (g->b_dtype != REAL_DTYPE) NAME(io_load)(stage + r * THIN_COLUMNS, from, g->b_dtype, 1, n);
+                        row[r] = g->b_dtype != REAL_DTYPE ? stage + r * THIN_COLUMNS : from;
+                    }
+                    for (int64_t i = 0; i < g->m; i++) {
+                        const REAL *x = a + i * ka + p, *r0 = row[0], *r1 = row[1], *r2 = row[2], *r3 = row[3];
+                        REAL *restrict c = sums + i * THIN_COLUMNS;
+                        if (rows == 4)
+                            for (int64_t j = 0; j < n; j++)
+                                c[j] = FMA1(x[3], r3[j], FMA1(x[2], r2[j], FMA1(x[1], r1[j], FMA1(x[0], r0[j], c[j]))));
+                        else
+                            for (int64_t r = 0; r < rows; r++)
+                                for (int64_t j = 0; j < n; j++) c[j] = FMA1(x[r], row[r][j], c[j]);
+                    }
+                }
+                for (int64_t i = 0; i < g->m * THIN_COLUMNS; i++) total[i] = p0 ? total[i] + sums[i] : sums[i];
+            }
+        } else {
+            enum { L = 4 * LANES };
+            for (int64_t j = 0; j < n; j++) {
+                NAME(vec) acc[THIN][4] = {{{0}}};
+                REAL rest[THIN] = {0};
+                for (int64_t p0 = 0; p0 < g->k; p0 += THIN_COLUMNS) {
+                    int64_t count = g->k - p0 < THIN_COLUMNS ? g->k - p0 : THIN_COLUMNS, p = 0;
+                    const void *from = io_at(g->b, g->b_dtype, p0 * g->b_rs + (j0 + j) * g->b_cs);
+                    const REAL *column = from;
+                    if (g->b_dtype != REAL_DTYPE || g->b_rs != 1) {
+                        NAME(io_load)(stage, from, g->b_dtype, g->b_rs, count);
+                        column = stage;
+                    }
+                    for (int64_t i = 0; i < g->m; i++) {
+                        const REAL *x = a + i * ka + p0;
+                        for (p = 0; p + L <= count; p += L)
+                            for (int v = 0; v < 4; v++)
+                                acc[i][v] = NAME(fma)(*(const NAME(vec_u) *)(x + p + v * LANES),
+                                                      *(const NAME(vec_u) *)(column + p + v * LANES), acc[i][v]);
+                        for (; p < count; p++) rest[i] = FMA1(x[p], column[p], rest[i]);
+                    }
+                }
+                for (int64_t i = 0; i < g->m; i++) {
+                    REAL lane[LANES], sum = 0;
+                    NAME(vec) all = (acc[i][0] + acc[i][1]) + (acc[i][2] + acc[i][3]);
+                    memcpy(lane, &all, sizeof lane);
+                    for (int l = 0; l < LANES; l++) sum += lane[l];
+                    total[i * THIN_COLUMNS + j] = sum + rest[i];
+                }
+            }
+        }
+        for (int64_t j = 0; j < n; j += NR) {
+            REAL bias[NR];
+            int64_t nr = n - j < NR ? n - j : NR;
+            if (g->bias && !g->bias_rs)
+                NAME(io_load)(bias, io_at(g->bias, g->bias_dtype, (j0 + j) * g->bias_cs), g->bias_dtype, g->bias_cs, nr);
+            NAME(store)(g, 0, j0 + j, g->m, nr, total + j, THIN_COLUMNS, g->add, g->bias != NULL,
+                        g->bias && !g->bias_rs ? bias : NULL);
+        }
+    }
+}
+
 /* Panels of NR columns from `begin` to `end`, where gemm_serial looks for them. */
 static void NAME(pack_panels)(const lksi_gemm *g, REAL *to, int64_t begin, int64_t end, REAL *stage)
 {
@@ -313,3 +397,4 @@ static void NAME(pack_panels)(const lksi_gemm *g, REAL *to, int64_t begin, int64
 #undef MR
 #undef NV
 #undef KC
+#undef FMA1

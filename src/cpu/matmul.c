@@ -75,8 +75,18 @@ static void transpose_f64(double *restrict to, int64_t width, const double *rest
         for (int64_t p = 0; p < k; p++) to[p * width + i] = x[i * ld + p];
 }
 
+enum { THIN = 3, THIN_COLUMNS = 512 };
+#ifdef __FMA__
+#define FMA_F32(x, y, z) __builtin_fmaf(x, y, z)
+#define FMA_F64(x, y, z) __builtin_fma(x, y, z)
+#else
+#define FMA_F32(x, y, z) ((x) * (y) + (z))
+#define FMA_F64(x, y, z) ((x) * (y) + (z))
+#endif
+
 #define REAL float
 #define REAL_DTYPE LKS_F32
+#define FMA1 FMA_F32
 #define SUFFIX f32
 #define MR LKSI_TILE_ROWS
 #define NV 2
@@ -85,6 +95,7 @@ static void transpose_f64(double *restrict to, int64_t width, const double *rest
 
 #define REAL double
 #define REAL_DTYPE LKS_F64
+#define FMA1 FMA_F64
 #define SUFFIX f64
 #define MR LKSI_TILE_ROWS
 #define NV 2
@@ -235,6 +246,7 @@ typedef struct shared_product {
     int64_t row_pieces, column_pieces;
     int64_t bytes;
     int onednn; /* all pieces are oneDNN's */
+    int thin;   /* few rows in all */
 } shared_product;
 
 static void product_pieces(void *arg, int64_t begin, int64_t end, int worker)
@@ -259,6 +271,11 @@ static void product_pieces(void *arg, int64_t begin, int64_t end, int worker)
         g.b = io_at(g.b, g.b_dtype, b + j * g.b_cs);
         g.c = io_at(g.c, g.c_dtype, c + i * g.c_rs + j * g.c_cs);
         if (g.bias) g.bias = io_at(g.bias, g.bias_dtype, i * g.bias_rs + j * g.bias_cs);
+        if (s->thin) {
+            if (g.c_dtype == LKS_F64) gemm_thin_f64(&g, memory);
+            else gemm_thin_f32(&g, memory);
+            continue;
+        }
         if (!s->onednn || !lksi_onednn_run(s->cpu, &g, memory)) LKSI_LOCAL(gemm_serial)(&g, memory);
     }
 }
@@ -279,12 +296,16 @@ lks_status LKSI_LOCAL(gemm)(lksi_cpu *cpu, const lksi_args *a, const lksi_gemm *
     simplify(&g);
     for (int d = 0; d < g.nbatch; d++) batch *= g.batch[d];
     if (g.m == 0 || g.n == 0 || batch == 0) return LKS_OK;
+    if (g.n <= THIN && g.m > THIN) swap_sides(&g);
     int workers = lksi_cpu_workers(cpu);
     double work = (double)g.m * (double)g.n * (double)(g.k + 8) * (double)batch;
     if (work < 2e5) workers = 1; /* a few microseconds: less than waking others */
     /* Pieces a batch entry is cut into, the cut that packs least. */
     int64_t want = workers / common_divisor(workers, batch), row_pieces = 1, column_pieces = 1;
-    if (batch < 4 * workers) {
+    int thin = g.m <= THIN;
+    if (thin) {
+        if (batch < 4 * workers) column_pieces = want;
+    } else if (batch < 4 * workers) {
         double least = 0;
         for (int64_t r = 1; r <= want; r++) {
             if (want % r) continue;
@@ -301,8 +322,12 @@ lks_status LKSI_LOCAL(gemm)(lksi_cpu *cpu, const lksi_args *a, const lksi_gemm *
     piece.m = g.m < s.rows ? g.m : s.rows;
     piece.n = g.n < s.columns ? g.n : s.columns;
     s.bytes = LKSI_LOCAL(gemm_bytes)(&piece);
+    if (thin) {
+        s.thin = 1;
+        s.bytes = piece.c_dtype == LKS_F64 ? thin_bytes_f64(&piece) : thin_bytes_f32(&piece);
+    }
     int64_t bytes;
-    if (g.a_dtype == LKS_BF16 && g.b_dtype == LKS_BF16 && (double)piece.m * (double)piece.n * (double)piece.k > 1e5 &&
+    if (!thin && g.a_dtype == LKS_BF16 && g.b_dtype == LKS_BF16 && (double)piece.m * (double)piece.n * (double)piece.k > 1e5 &&
         lksi_onednn_bf16(cpu) && lksi_onednn_prepare(cpu, &g, s.rows, s.columns, &bytes)) {
         s.onednn = 1;
         if (bytes > s.bytes) s.bytes = bytes;
