@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * kernels.h - for tests of single rows: shape rule and CPU kernel on host arrays, without tensors, context or MPI. Values
- * are read and written as double by conversions of its own, so that a fault of the kernels' does not hide.
+ * kernels.h - for tests of single rows: shape rule and CPU kernel on host arrays, without tensors, context or MPI.
+ * Values are read and written as double by conversions of its own, so that a fault of the kernels' does not hide.
  */
 #ifndef LKS_TEST_KERNELS_H
 #define LKS_TEST_KERNELS_H
@@ -171,8 +171,8 @@ __attribute__((unused)) static double dice_real(double lo, double hi)
     return lo + (hi - lo) * (double)dice(1u << 30) / (1u << 30);
 }
 
-/* A random view of this shape: row-major, or with permuted, padded, stepped or repeated dims; memory by malloc, filled by
- * `fill`. layout 0: row-major. free(*memory). */
+/* A random view of this shape: row-major, or with permuted, padded, stepped or repeated dims; memory by malloc, filled
+ * by `fill`. layout 0: row-major. free(*memory). */
 __attribute__((unused)) static lksi_view random_view(int dtype, int ndim, const int64_t *shape, int layout,
                                                      double (*fill)(int dtype), void **memory)
 {

@@ -48,7 +48,13 @@ static int narrowed(const int64_t *shape, int n, int64_t *out)
     return m;
 }
 
-typedef struct ref { const char *name; int op; double (*of)(double x, double z, double c); double tolerance; int attr; } ref;
+typedef struct ref {
+    const char *name;
+    int op;
+    double (*of)(double x, double z, double c);
+    double tolerance;
+    int attr;
+} ref;
 
 #define REF(name, expr)                                                                                        \
     static double ref_##name(double x, double z, double c)                                                     \
@@ -144,7 +150,8 @@ static void one_case(const ref *r, int nin, int *wrong)
         if (r->op == LKSI_OP_affine && dtype == LKS_BOOL) dtype = LKS_F32;
         if (r->op == LKSI_OP_sub && dtype == LKS_BOOL) dtype = LKS_U8;
         int m = i == whole || like ? n : narrowed(shape, n, part);
-        in[i] = random_view(dtype, m, i == whole || like ? shape : part, like ? 0 : layout ? (int)dice(3) : 0, small_fill,
+        in[i] = random_view(dtype, m, i == whole || like ? shape : part, like ? 0 : layout ? (int)dice(3) : 0,
+                            small_fill,
                             &memory[i]);
     }
     lks_status s = kernels_run(&k, r->op, nin, in, &attr, 1, out);
@@ -165,7 +172,8 @@ static void one_case(const ref *r, int nin, int *wrong)
         if (!fits(out->dtype, got, want, r->tolerance)) {
             char t[100];
             diag("%s: element %lld of %s %s: got %.9g, want %.9g; from %s %.9g, %s %.9g", r->name, (long long)i,
-                 lks_dtype_name(out->dtype), lksi_shape_text(out, t, sizeof t), got, want, lks_dtype_name(in[0].dtype), v[0],
+                 lks_dtype_name(out->dtype), lksi_shape_text(out, t, sizeof t), got, want, lks_dtype_name(in[0].dtype),
+                     v[0],
                  nin > 1 ? lks_dtype_name(in[1].dtype) : "", v[1]);
             bad = 1;
         }
@@ -200,7 +208,8 @@ static double converted(int from, int to, double v)
     if (to == LKS_BOOL) return v != 0;
     if (lks_dtype_is_float(to)) return rounded_to(to, v);
     if (!lks_dtype_is_float(from)) return to == LKS_U8 ? (uint8_t)(int64_t)v : to == LKS_I32 ? (int32_t)(int64_t)v : v;
-    double lo = to == LKS_U8 ? 0 : to == LKS_I32 ? INT32_MIN : -0x1p63, hi = to == LKS_U8 ? 255 : to == LKS_I32 ? INT32_MAX : 0x1p63;
+    double lo = to == LKS_U8 ? 0 : to == LKS_I32 ? INT32_MIN : -0x1p63,
+        hi = to == LKS_U8 ? 255 : to == LKS_I32 ? INT32_MAX : 0x1p63;
     return isnan(v) ? 0 : trunc(v < lo ? lo : v > hi ? hi : v);
 }
 
@@ -213,7 +222,8 @@ static void copies(const char *isa)
         int from = what == 0 || dice(2) ? to : (int)dice(LKS_DTYPE_COUNT);
         void *memory, *target = NULL;
         int m = what >= 2 ? narrowed(shape, n, part) : n;
-        lksi_view x = random_view(from, m, what >= 2 ? part : shape, (int)dice(3), what == 3 ? small_fill : wide_fill, &memory), y = {0}, before = {0};
+        lksi_view x = random_view(from, m, what >= 2 ? part : shape, (int)dice(3), what == 3 ? small_fill : wide_fill,
+                                  &memory), y = {0}, before = {0};
         lksi_attr attr = {.cast = {.dtype = to}};
         static const int op[4] = {LKSI_OP_clone, LKSI_OP_cast, LKSI_OP_copy, LKSI_OP_accumulate};
         void *old = NULL;
@@ -230,7 +240,8 @@ static void copies(const char *isa)
             double v = element(&x, &y, i), got = element(&y, &y, i), want = converted(from, to, v);
             if (what == 3) {
                 double b = element(&before, &before, i); /* v is rounded to the computing type first */
-                double c = to == LKS_F64 ? v : lks_dtype_is_float(to) ? rounded_to(LKS_F32, v) : converted(from, LKS_I64, v);
+                double c = to == LKS_F64 ? v : lks_dtype_is_float(to) ? rounded_to(LKS_F32, v)
+                    : converted(from, LKS_I64, v);
                 want = to == LKS_F64            ? b + c
                        : lks_dtype_is_float(to) ? rounded_to(to, rounded_to(LKS_F32, b + c))
                                                 : converted(LKS_I64, to, b + c);
@@ -266,7 +277,8 @@ static void halves(const char *isa)
     for (int i = 0; i < 65536; i++) h[i] = (uint16_t)i;
     int64_t shape[1] = {65536};
     for (int dtype = LKS_F16; dtype <= LKS_BF16; dtype++) {
-        lksi_view a = view_of(h, dtype, 1, shape), b = view_of(x, LKS_F32, 1, shape), c = view_of(back, dtype, 1, shape);
+        lksi_view a = view_of(h, dtype, 1, shape), b = view_of(x, LKS_F32, 1, shape),
+            c = view_of(back, dtype, 1, shape);
         int wrong = 0, round = 0, nan = 0;
         kernels_run(&k, LKSI_OP_copy, 1, &a, NULL, 1, &b);
         kernels_run(&k, LKSI_OP_copy, 1, &b, NULL, 1, &c);
@@ -309,7 +321,12 @@ static void accuracy(const char *isa)
 {
     enum { N = 1 << 18 };
     static float x[N], y[N];
-    static const struct { const char *name; int op, form; double (*of)(double, double, double); double units, least; } f[] = {
+    static const struct {
+        const char *name;
+        int op, form;
+        double (*of)(double, double, double);
+        double units, least;
+    } f[] = {
         {"exp", LKSI_OP_exp, 0, ref_exp, 1.1, -200},        {"log", LKSI_OP_log, 0, ref_log, 1.1, 0},
         {"tanh", LKSI_OP_tanh, 0, ref_tanh, 2.7, -200},     {"sigmoid", LKSI_OP_sigmoid, 0, ref_sigmoid, 2.5, -200},
         {"gelu", LKSI_OP_gelu, 0, ref_gelu, 8, -5},         {"gelu tanh form", LKSI_OP_gelu, 1, ref_gelu_tanh, 25, -3},
@@ -321,7 +338,8 @@ static void accuracy(const char *isa)
         lksi_view a = view_of(x, LKS_F32, 1, shape), b = view_of(y, LKS_F32, 1, shape);
         lksi_attr attr = {.gelu = {.tanh_form = f[i].form}};
         for (int j = 0; j < N; j++) {
-            double v = j % 2 ? ldexp(dice_real(0.5, 1), (int)dice(278) - 149) * (dice(2) ? 1 : -1) : dice_real(-110, 110);
+            double v = j % 2 ? ldexp(dice_real(0.5, 1), (int)dice(278) - 149) * (dice(2) ? 1 : -1)
+                : dice_real(-110, 110);
             x[j] = (float)(j % 4 < 2 ? v : v / 16);
             if (!(x[j] >= f[i].least)) x[j] = -x[j];
         }
@@ -334,7 +352,8 @@ static void accuracy(const char *isa)
             if (rounded_to(LKS_F32, want) == y[j]) error = 0; /* infinities too */
             if (!(error <= worst)) worst = error, at = x[j];
         }
-        ok(worst <= f[i].units, "%s: %s within %g units in the last place (%.2f at %a)", isa, f[i].name, f[i].units, worst, at);
+        ok(worst <= f[i].units, "%s: %s within %g units in the last place (%.2f at %a)", isa, f[i].name, f[i].units,
+           worst, at);
     }
 }
 
@@ -374,9 +393,10 @@ static void specials(const char *isa)
     }
     float dy[3] = {0, 1, -0.0f}, y[3] = {0, 0, 0}, dx[3];
     int64_t three[1] = {3};
-    lksi_view in[2] = {view_of(dy, LKS_F32, 1, three), view_of(y, LKS_F32, 1, three)}, out = view_of(dx, LKS_F32, 1, three);
+    lksi_view in[2] = {view_of(dy, LKS_F32, 1, three), view_of(y, LKS_F32, 1, three)},
+        out = view_of(dx, LKS_F32, 1, three);
     kernels_run(&k, LKSI_OP_sqrt_backward, 2, in, NULL, 1, &out);
-    ok(dx[0] == 0 && isinf(dx[1]) && dx[2] == 0, "%s: the gradient of sqrt at 0 is 0 where none comes in, else infinite", isa);
+    ok(dx[0] == 0 && isinf(dx[1]) && dx[2] == 0, "%s: sqrt at 0: gradient 0 where none comes in, else infinite", isa);
     float zero[2] = {-0.0f, 0.0f};
     int64_t two[1] = {2};
     lksi_view z = view_of(zero, LKS_F32, 1, two);
@@ -392,7 +412,8 @@ static void integers(const char *isa)
 {
     int64_t shape[1] = {2};
     int64_t a[2] = {INT64_MAX, INT64_MIN}, b[2] = {1, -1}, c[2];
-    lksi_view in[2] = {view_of(a, LKS_I64, 1, shape), view_of(b, LKS_I64, 1, shape)}, out = view_of(c, LKS_I64, 1, shape);
+    lksi_view in[2] = {view_of(a, LKS_I64, 1, shape), view_of(b, LKS_I64, 1, shape)},
+        out = view_of(c, LKS_I64, 1, shape);
     kernels_run(&k, LKSI_OP_add, 2, in, NULL, 1, &out);
     ok(c[0] == INT64_MIN && c[1] == INT64_MAX, "%s: int64 addition wraps", isa);
     kernels_run(&k, LKSI_OP_mul, 2, in, NULL, 1, &out);
@@ -403,18 +424,21 @@ static void integers(const char *isa)
     ok(flag.dtype == LKS_BOOL && ((uint8_t *)flag.data)[0] == 1, "%s: int64 is compared exactly", isa);
     free(flag.data);
     uint8_t u[2] = {200, 3}, v[2] = {100, 5}, w[2];
-    lksi_view in8[2] = {view_of(u, LKS_U8, 1, shape), view_of(v, LKS_U8, 1, shape)}, out8 = view_of(w, LKS_U8, 1, shape);
+    lksi_view in8[2] = {view_of(u, LKS_U8, 1, shape), view_of(v, LKS_U8, 1, shape)},
+        out8 = view_of(w, LKS_U8, 1, shape);
     kernels_run(&k, LKSI_OP_add, 2, in8, NULL, 1, &out8);
     ok(w[0] == 44 && w[1] == 8, "%s: uint8 addition wraps", isa);
     kernels_run(&k, LKSI_OP_sub, 2, in8, NULL, 1, &out8);
     ok(w[0] == 100 && w[1] == 254, "%s: uint8 subtraction wraps", isa);
     lksi_view q = {0};
     kernels_run(&k, LKSI_OP_div, 2, in8, NULL, 1, &q);
-    ok(q.dtype == LKS_F32 && ((float *)q.data)[0] == 2.0f && ((float *)q.data)[1] == 0.6f, "%s: integer / integer is float32",
+    ok(q.dtype == LKS_F32 && ((float *)q.data)[0] == 2.0f && ((float *)q.data)[1] == 0.6f,
+       "%s: integer / integer is float32",
        isa);
     free(q.data);
     uint8_t s[2] = {1, 0}, t[2] = {1, 1}, r[2];
-    lksi_view inb[2] = {view_of(s, LKS_BOOL, 1, shape), view_of(t, LKS_BOOL, 1, shape)}, outb = view_of(r, LKS_BOOL, 1, shape);
+    lksi_view inb[2] = {view_of(s, LKS_BOOL, 1, shape), view_of(t, LKS_BOOL, 1, shape)},
+        outb = view_of(r, LKS_BOOL, 1, shape);
     kernels_run(&k, LKSI_OP_add, 2, inb, NULL, 1, &outb);
     ok(r[0] == 1 && r[1] == 1, "%s: bool + bool is or", isa);
     kernels_run(&k, LKSI_OP_mul, 2, inb, NULL, 1, &outb);
@@ -425,7 +449,8 @@ static void integers(const char *isa)
     lksi_view mixed[2] = {view_of(h, LKS_F16, 1, shape), view_of(n, LKS_I32, 1, shape)};
     flag = (lksi_view){0};
     kernels_run(&k, LKSI_OP_eq, 2, mixed, NULL, 1, &flag);
-    ok(((uint8_t *)flag.data)[0] == 1 && ((uint8_t *)flag.data)[1] == 0, "%s: float16 == int32 compares in float16", isa);
+    ok(((uint8_t *)flag.data)[0] == 1 && ((uint8_t *)flag.data)[1] == 0, "%s: float16 == int32 compares in float16",
+       isa);
     free(flag.data);
     float big = 1e-3f;
     lksi_view half[2] = {view_of(h, LKS_F16, 1, shape), view_of(&big, LKS_F32, 0, NULL)}, keep = {0};
@@ -445,8 +470,10 @@ static void refusals(void)
     is_int(kernels_run(&k, LKSI_OP_add, 2, in, NULL, 1, &out), LKS_ERR_SHAPE, "shapes that do not broadcast");
     ok(strstr(k.why, "[3]") && strstr(k.why, "[4]"), "the text has both shapes: %s", k.why);
     in[1] = in[2] = x;
-    is_int(kernels_run(&k, LKSI_OP_where, 3, in, NULL, 1, &out), LKS_ERR_DTYPE, "a condition that is not bool: %s", k.why);
-    lksi_view i = view_of(n, LKS_I64, 1, three), bool2[2] = {view_of(b, LKS_BOOL, 1, three), view_of(b, LKS_BOOL, 1, three)};
+    is_int(kernels_run(&k, LKSI_OP_where, 3, in, NULL, 1, &out), LKS_ERR_DTYPE, "a condition that is not bool: %s",
+           k.why);
+    lksi_view i = view_of(n, LKS_I64, 1, three), bool2[2] = {view_of(b, LKS_BOOL, 1, three),
+                                                             view_of(b, LKS_BOOL, 1, three)};
     lksi_attr half = {.affine = {0.5, 0}}, nan = {.affine = {1, NAN}}, p = {.random = {.a = 1.0}};
     is_int(kernels_run(&k, LKSI_OP_affine, 1, &i, &half, 1, &out), LKS_ERR_ARGUMENT, "half an integer: %s", k.why);
     is_int(kernels_run(&k, LKSI_OP_affine, 1, &i, &nan, 1, &out), LKS_ERR_ARGUMENT, "an integer plus NaN");
@@ -455,9 +482,11 @@ static void refusals(void)
     lksi_attr dtype = {.cast = {.dtype = 99}};
     is_int(kernels_run(&k, LKSI_OP_cast, 1, &x, &dtype, 1, &out), LKS_ERR_DTYPE, "cast to dtype 99");
     lksi_view wide = view_of(f, LKS_F32, 2, grid), narrow = view_of(f, LKS_F32, 1, three);
-    is_int(kernels_run(&k, LKSI_OP_copy, 1, &wide, NULL, 1, &narrow), LKS_ERR_SHAPE, "a copy to fewer elements: %s", k.why);
+    is_int(kernels_run(&k, LKSI_OP_copy, 1, &wide, NULL, 1, &narrow), LKS_ERR_SHAPE, "a copy to fewer elements: %s",
+           k.why);
     wide.stride[0] = 0;
-    is_int(kernels_run(&k, LKSI_OP_copy, 1, &x, NULL, 1, &wide), LKS_ERR_ARGUMENT, "a copy into an expanded view: %s", k.why);
+    is_int(kernels_run(&k, LKSI_OP_copy, 1, &x, NULL, 1, &wide), LKS_ERR_ARGUMENT, "a copy into an expanded view: %s",
+           k.why);
     is_int(kernels_run(&k, LKSI_OP_uniform, 0, NULL, &(lksi_attr){.random = {.a = 1, .b = 1}}, 1, &x), LKS_ERR_ARGUMENT,
            "an empty interval: %s", k.why);
     is_int(kernels_run(&k, LKSI_OP_normal, 0, NULL, &(lksi_attr){.random = {.a = 0, .b = 1}}, 1, &i), LKS_ERR_DTYPE,
@@ -471,7 +500,8 @@ static void channels_last(void)
     int64_t shape[4] = {2, 3, 4, 5}, column[1] = {5}, channel[3] = {3, 1, 1};
     float a[120], b[120], c[5] = {0};
     for (int i = 0; i < 120; i++) a[i] = (float)i, b[i] = (float)(2 * i);
-    lksi_view x = view_of(a, LKS_F32, 4, shape), y = view_of(b, LKS_F32, 4, shape), bias = view_of(c, LKS_F32, 3, channel);
+    lksi_view x = view_of(a, LKS_F32, 4, shape), y = view_of(b, LKS_F32, 4, shape),
+        bias = view_of(c, LKS_F32, 3, channel);
     lksi_view last = x, in[2], out = {0};
     lksi_channels_last_strides(&last);
     in[0] = last, in[1] = bias;
@@ -572,7 +602,8 @@ static void fills(const char *isa)
     float f[5] = {0};
     int64_t five[1] = {5};
     lksi_view dy = view_of(f, LKS_F32, 1, five), dx = {0};
-    is_int(kernels_run(&k, LKSI_OP_slice_backward, 1, &dy, &(lksi_attr){.slice = {.start = 2, .step = 2, .size = 10}}, 1, &dx),
+    is_int(kernels_run(&k, LKSI_OP_slice_backward, 1, &dy, &(lksi_attr){.slice = {.start = 2, .step = 2, .size = 10}},
+                       1, &dx),
            LKS_ERR_SHAPE, "%s: a slice that does not fit: %s", isa, k.why);
 }
 
@@ -660,7 +691,8 @@ static void random_rows(const char *isa)
                 double v = element(&b, &b, i);
                 sum += v;
                 if (!normal) wrong += !(v >= 0.1 && v < 0.3);
-                if (dtype != LKS_F64) wrong += !(fabs(v - whole[i]) <= fabs(whole[i]) * (dtype == LKS_F16 ? 0x1p-10 : 0x1p-7));
+                if (dtype != LKS_F64) wrong += !(fabs(v - whole[i]) <= fabs(whole[i]) * (dtype == LKS_F16 ? 0x1p-10
+                                                                                         : 0x1p-7));
             }
             ok(wrong == 0 && fabs(sum / 5001 - (normal ? 0.1 : 0.2)) < 0.02, "%s: %s in %s", isa, lksi_rows[op].name,
                lks_dtype_name(dtype));

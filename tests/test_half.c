@@ -90,7 +90,8 @@ static void midpoints(const format *f, const char *how)
         double m = a + (b - a) / 2; /* exact in float too */
         uint16_t even = (uint16_t)(i % 2 ? i + 1 : i), low = (uint16_t)i, high = (uint16_t)(i + 1);
         uint32_t bits = lksi_bits_f32((float)m);
-        tie += from_float(f, (float)m) != even || from_float(f, (float)-m) != (even | 0x8000) || from_double(f, m) != even;
+        tie += from_float(f, (float)m) != even || from_float(f, (float)-m) != (even | 0x8000)
+            || from_double(f, m) != even;
         near += from_float(f, lksi_float_f32(bits - 1)) != low || from_float(f, lksi_float_f32(bits + 1)) != high;
         /* So close to the midpoint that float would round it to the midpoint. */
         once += from_double(f, nextafter(m, INFINITY)) != high || from_double(f, nextafter(m, 0)) != low ||
@@ -167,9 +168,11 @@ static void integers(void)
     is_int(lksi_f64_to_u8(-1), 0, "negative to uint8");
     is_int(lksi_f64_to_u8(300), 255, "too large for uint8");
     is_int(lksi_f64_to_u8(254.99), 254, "toward zero in uint8");
-    is_int(lksi_is_finite_f32(INFINITY) + lksi_is_finite_f32(-NAN) + lksi_is_finite_f64(NAN) + lksi_is_finite_f64(INFINITY),
+    is_int(lksi_is_finite_f32(INFINITY) + lksi_is_finite_f32(-NAN) + lksi_is_finite_f64(NAN)
+           + lksi_is_finite_f64(INFINITY),
            0, "infinite and NaN are not finite");
-    is_int(lksi_is_finite_f32(3.4028234e38f) + lksi_is_finite_f32(1e-45f) + lksi_is_finite_f64(1.7e308), 3, "others are");
+    is_int(lksi_is_finite_f32(3.4028234e38f) + lksi_is_finite_f32(1e-45f) + lksi_is_finite_f64(1.7e308), 3,
+           "others are");
 }
 
 int main(void)
@@ -199,7 +202,8 @@ int main(void)
             uint64_t d = (uint64_t)(h & 0x7f) << 45; /* denormal double: far below every denormal of the formats */
             low += from_double(all[i], lksi_float_f64(d)) != 0;
         }
-    low += lksi_f64_to_bf16(lksi_float_f64(0x3790000000000000u)) != 0;      /* 2^-134, half the least bfloat16: to even */
+    low += lksi_f64_to_bf16(lksi_float_f64(0x3790000000000000u)) != 0;
+         /* 2^-134, half the least bfloat16: to even */
     low += lksi_f64_to_bf16(lksi_float_f64(0x3790000000000001u)) != 1;
     low += lksi_f32_to_bf16(lksi_float_f32(0x007fffff)) != 0x80;
     _mm_setcsr(csr);

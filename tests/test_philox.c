@@ -43,7 +43,8 @@ static void mapping(void)
         }
     }
     is_int(wrong, 0, "many blocks, one block and one word agree");
-    int64_t streams[][3] = {{0, 0, 0}, {1, 0, 0}, {0, 1, 0}, {0, 0, 1}, {1LL << 32, 0, 0}, {0, 1LL << 32, 0}, {0, 0, 1LL << 32},
+    int64_t streams[][3] = {{0, 0, 0}, {1, 0, 0}, {0, 1, 0}, {0, 0, 1}, {1LL << 32, 0, 0}, {0, 1LL << 32, 0},
+                            {0, 0, 1LL << 32},
                             {-1, 0, 0}};
     int same = 0, n = sizeof streams / sizeof *streams;
     for (int i = 0; i < n; i++)

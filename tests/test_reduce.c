@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * test_reduce.c - sum, mean, max, argmax, index_fill_backward on the CPU, each ISA that runs here: random shapes, strides
- * and dims against long double; the same bits for any thread count and on every ISA; sums that overflow or stagnate in
- * half precision; NaN, ties, empty dims; what must be refused.
+ * test_reduce.c - sum, mean, max, argmax, index_fill_backward on the CPU, each ISA that runs here: random shapes,
+ * strides and dims against long double; the same bits for any thread count and on every ISA; sums that overflow or
+ * stagnate in half precision; NaN, ties, empty dims; what must be refused.
  */
 #include "kernels.h"
 
@@ -77,7 +77,8 @@ static void sums(const char *isa)
         void *memory;
         lksi_view x = random_view(from, n, shape, (int)dice(3), fill, &memory), y = {0}, z;
         lksi_attr attr = {.reduce = {.mask = mask, .keepdim = keep, .dtype = to}};
-        int op = mean ? LKSI_OP_mean : LKSI_OP_sum, result = to != LKS_DTYPE_NONE ? to : lks_dtype_is_float(from) ? from : LKS_I64;
+        int op = mean ? LKSI_OP_mean : LKSI_OP_sum,
+            result = to != LKS_DTYPE_NONE ? to : lks_dtype_is_float(from) ? from : LKS_I64;
         int bad = kernels_run(&k, op, 1, &x, &attr, 1, &y) != LKS_OK;
         if (bad) {
             diag("%s", k.why);
@@ -105,13 +106,16 @@ static void sums(const char *isa)
             if (mean) s /= each, size /= each;
             if (mean && each == 0) bad = !isnan(got);
             else if (!lks_dtype_is_float(result))
-                bad = got != (result == LKS_U8 ? (uint8_t)(int64_t)s : result == LKS_I32 ? (int32_t)(int64_t)s : (double)s);
+                bad = got != (result == LKS_U8 ? (uint8_t)(int64_t)s : result == LKS_I32 ? (int32_t)(int64_t)s
+                              : (double)s);
             else if (result == LKS_F16 && fabsl(s) > 65000) continue;
             else
-                bad = !(fabsl(got - s) <= size * (result == LKS_F64 ? 1e-14 : 1e-6) + unit * fabsl(s) + (unit > 0 ? 0x1p-25 : 0));
+                bad = !(fabsl(got - s) <= size * (result == LKS_F64 ? 1e-14 : 1e-6) + unit * fabsl(s)
+                        + (unit > 0 ? 0x1p-25 : 0));
             if (bad) {
                 char t[100];
-                diag("%s of %s %s, mask %#x, to %s: element %lld: got %.9g, want %.9Lg", lksi_rows[op].name, lks_dtype_name(from),
+                diag("%s of %s %s, mask %#x, to %s: element %lld: got %.9g, want %.9Lg", lksi_rows[op].name,
+                     lks_dtype_name(from),
                      lksi_shape_text(&x, t, sizeof t), mask, lks_dtype_name(result), (long long)i, got, s);
             }
         }
@@ -135,10 +139,12 @@ static void maxima(const char *isa)
     int wrong = 0;
     for (int j = 0; j < 250 && wrong < 4; j++) {
         int64_t shape[LKS_MAX_DIMS];
-        int n = random_shape(shape), dim = n ? (int)dice((uint64_t)n) : 0, dtype = (int)dice(LKS_DTYPE_COUNT), keep = (int)dice(2);
+        int n = random_shape(shape), dim = n ? (int)dice((uint64_t)n) : 0, dtype = (int)dice(LKS_DTYPE_COUNT),
+            keep = (int)dice(2);
         if (n && shape[dim] == 0) shape[dim] = 1;
         void *memory;
-        lksi_view x = random_view(dtype, n, shape, (int)dice(3), dice(2) ? fill : few_values, &memory), y[2] = {{0}}, index = {0};
+        lksi_view x = random_view(dtype, n, shape, (int)dice(3), dice(2) ? fill : few_values, &memory), y[2] = {{0}},
+            index = {0};
         int mask = n ? 1 << dim : 0;
         lksi_attr attr = {.dim = {.dim = dice(2) && n ? dim - n : dim, .keepdim = keep}};
         kernels *kk = dice(2) ? &k : &threads[dice(3)];
@@ -158,7 +164,8 @@ static void maxima(const char *isa)
                   element(&index, &index, i) != (double)at;
             if (bad) {
                 char t[100];
-                diag("max of %s %s along %d: output %lld: got %g at %g (argmax %g), want %g at %lld", lks_dtype_name(dtype),
+                diag("max of %s %s along %d: output %lld: got %g at %g (argmax %g), want %g at %lld",
+                     lks_dtype_name(dtype),
                      lksi_shape_text(&x, t, sizeof t), dim, (long long)i, got, element(&y[1], &y[1], i),
                      element(&index, &index, i), best, (long long)at);
             }
@@ -219,7 +226,8 @@ static void specials(const char *isa)
     x = view_of(f, LKS_F32, 1, forty);
     lksi_view out[2] = {{0}};
     kernels_run(&k, LKSI_OP_max, 1, &x, &(lksi_attr){{0}}, 2, out);
-    ok(element(&out[0], &out[0], 0) == -INFINITY && element(&out[1], &out[1], 0) == 0, "%s: max of minus infinities", isa);
+    ok(element(&out[0], &out[0], 0) == -INFINITY && element(&out[1], &out[1], 0) == 0, "%s: max of minus infinities",
+       isa);
     free(out[0].data);
     free(out[1].data);
     is_double(total(&k, LKSI_OP_sum, &x, -1), -INFINITY, 0, "%s: the sum of infinities", isa);
@@ -271,7 +279,8 @@ static void index_fill(const char *isa)
     float dy = 1;
     int64_t at = 4;
     lksi_view in[2] = {view_of(&dy, LKS_F32, 1, (int64_t[]){1}), view_of(&at, LKS_I64, 1, (int64_t[]){1})}, dx = {0};
-    is_int(kernels_run(&k, LKSI_OP_index_fill_backward, 2, in, &(lksi_attr){.slice = {.size = 4}}, 1, &dx), LKS_ERR_ARGUMENT,
+    is_int(kernels_run(&k, LKSI_OP_index_fill_backward, 2, in, &(lksi_attr){.slice = {.size = 4}}, 1, &dx),
+           LKS_ERR_ARGUMENT,
            "%s: an index outside: %s", isa, k.why);
     free(dx.data);
 }
@@ -280,17 +289,22 @@ static void refusals(void)
 {
     float f[6] = {0};
     int64_t n[6] = {0}, empty[2] = {2, 0}, grid[2] = {2, 3};
-    lksi_view x = view_of(f, LKS_F32, 2, empty), y[2] = {{0}}, i = view_of(n, LKS_I64, 2, grid), g = view_of(f, LKS_F32, 2, grid);
-    is_int(kernels_run(&k, LKSI_OP_max, 1, &x, &(lksi_attr){.dim = {.dim = 1}}, 2, y), LKS_ERR_SHAPE, "max along an empty dim: %s",
+    lksi_view x = view_of(f, LKS_F32, 2, empty), y[2] = {{0}}, i = view_of(n, LKS_I64, 2, grid),
+        g = view_of(f, LKS_F32, 2, grid);
+    is_int(kernels_run(&k, LKSI_OP_max, 1, &x, &(lksi_attr){.dim = {.dim = 1}}, 2, y), LKS_ERR_SHAPE,
+           "max along an empty dim: %s",
            k.why);
     is_int(kernels_run(&k, LKSI_OP_argmax, 1, &x, &(lksi_attr){.dim = {.dim = -1}}, 1, y), LKS_ERR_SHAPE, "argmax too");
-    is_int(kernels_run(&k, LKSI_OP_argmax, 1, &x, &(lksi_attr){.dim = {.dim = 0}}, 1, y), LKS_OK, "along the other dim: no outputs");
+    is_int(kernels_run(&k, LKSI_OP_argmax, 1, &x, &(lksi_attr){.dim = {.dim = 0}}, 1, y), LKS_OK,
+           "along the other dim: no outputs");
     free(y[0].data);
     y[0] = (lksi_view){0};
-    is_int(kernels_run(&k, LKSI_OP_argmax, 1, &g, &(lksi_attr){.dim = {.dim = 2}}, 1, y), LKS_ERR_ARGUMENT, "dim 2 of 2: %s", k.why);
+    is_int(kernels_run(&k, LKSI_OP_argmax, 1, &g, &(lksi_attr){.dim = {.dim = 2}}, 1, y), LKS_ERR_ARGUMENT,
+           "dim 2 of 2: %s", k.why);
     is_int(kernels_run(&k, LKSI_OP_mean, 1, &i, &(lksi_attr){.reduce = {.mask = 3, .dtype = -1}}, 1, y), LKS_ERR_DTYPE,
            "mean of integers: %s", k.why);
-    is_int(kernels_run(&k, LKSI_OP_sum, 1, &g, &(lksi_attr){.reduce = {.mask = 4, .dtype = -1}}, 1, y), LKS_ERR_ARGUMENT,
+    is_int(kernels_run(&k, LKSI_OP_sum, 1, &g, &(lksi_attr){.reduce = {.mask = 4, .dtype = -1}}, 1, y),
+           LKS_ERR_ARGUMENT,
            "a dim that is not there: %s", k.why);
 }
 
@@ -313,7 +327,8 @@ int main(void)
         /* One sum over rows, one over columns, the same bits in every build. */
         static float x[300 * 3000], out[300];
         for (int j = 0; j < 300 * 3000; j++) x[j] = (float)(j % 10007 * 7919 % 10007) / 97 - 50;
-        lksi_view v = view_of(x, LKS_F32, 2, (int64_t[]){300, 3000}), w = view_of(x, LKS_F32, 2, (int64_t[]){3000, 300});
+        lksi_view v = view_of(x, LKS_F32, 2, (int64_t[]){300, 3000}),
+            w = view_of(x, LKS_F32, 2, (int64_t[]){3000, 300});
         lksi_view y = view_of(out, LKS_F32, 1, (int64_t[]){300});
         kernels_run(&k, LKSI_OP_sum, 1, &v, &(lksi_attr){.reduce = {.mask = 2, .dtype = -1}}, 1, &y);
         lksi_view z = {0};

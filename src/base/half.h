@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * half.h - binary16 and bfloat16 as bits: conversions to and from float and double, finite tests by exponent bits. For C
- * and CUDA. Every function is right for all patterns: nearest, ties to even, one rounding; a NaN stays a NaN of the
+ * half.h - binary16 and bfloat16 as bits: conversions to and from float and double, finite tests by exponent bits. For
+ * C and CUDA. Every function is right for all patterns: nearest, ties to even, one rounding; a NaN stays a NaN of the
  * same sign with the leading bits of its payload, made quiet; denormals are kept, whatever FTZ and DAZ say. The scalar
  * functions have no branch, so loops over them are vectorised; the array functions use F16C where the compiler has it
  * and give the same bits.

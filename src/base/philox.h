@@ -8,9 +8,9 @@
  *            counter 0,1  block number, low and high half
  *            counter 2    call, low half
  *            counter 3    attempt, low half
- * One block gives four 32-bit words. 32-bit numbers: element i is word i % 4 of block i / 4. 64-bit numbers (uniform and
- * normal in float64): element i is words 2 (i % 2) and 2 (i % 2) + 1 of block i / 2. Normal numbers come in pairs: see
- * lksi_normal_* in table/math.h. Distinct seeds, and distinct attempts and calls below 2^32, never share a stream.
+ * One block gives four 32-bit words. 32-bit numbers: element i is word i % 4 of block i / 4. 64-bit numbers (uniform
+ * and normal in float64): element i is words 2 (i % 2) and 2 (i % 2) + 1 of block i / 2. Normal numbers come in pairs:
+ * see lksi_normal_* in table/math.h. Distinct seeds, and distinct attempts and calls below 2^32, never share a stream.
  */
 #ifndef LKSI_PHILOX_H
 #define LKSI_PHILOX_H
@@ -76,8 +76,8 @@ LKSI_HD double lksi_uniform_f64(uint32_t first, uint32_t second)
 }
 
 #ifndef __CUDACC__
-/* Words of the blocks [first, first + blocks), 4 each, in order. Vectors hold one counter word of several blocks, each in
- * the low half of 64 bits, where the widening multiplication wants it; upper halves are of no account. */
+/* Words of the blocks [first, first + blocks), 4 each, in order. Vectors hold one counter word of several blocks, each
+ * in the low half of 64 bits, where the widening multiplication wants it; upper halves are of no account. */
 static inline void lksi_philox_fill(const lksi_philox *s, uint64_t first, int64_t blocks, uint32_t *restrict out)
 {
     int64_t b = 0;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * block.h - how CPU kernels read and write tensors of any dtype, stride and shape: in blocks of up to LKSI_BLOCK elements
- * that are converted to a compute type in the L1 cache. A kernel then is one plain loop over contiguous arrays. The
- * conversion tables are in copy.c; everything here is compiled once per ISA.
+ * block.h - how CPU kernels read and write tensors of any dtype, stride and shape: in blocks of up to LKSI_BLOCK
+ * elements that are converted to a compute type in the L1 cache. A kernel then is one plain loop over contiguous
+ * arrays. The conversion tables are in copy.c; everything here is compiled once per ISA.
  */
 #ifndef LKSI_BLOCK_H
 #define LKSI_BLOCK_H
@@ -13,8 +13,8 @@
 #define LKSI_BLOCK 1024
 #define LKSI_GRAIN 32768 /* elements below which a second thread does not pay */
 
-/* Compute types. f16, bf16 and f32 are computed in float; integers and bool in int64, which wraps when stored; RAW8 is a
- * byte taken as it is (conditions, results of comparisons). */
+/* Compute types. f16, bf16 and f32 are computed in float; integers and bool in int64, which wraps when stored; RAW8 is
+ * a byte taken as it is (conditions, results of comparisons). */
 enum { LKSI_CLASS_I64, LKSI_CLASS_F32, LKSI_CLASS_F64, LKSI_CLASS_RAW8, LKSI_CLASSES };
 
 /* n elements from src (stride in elements) to contiguous compute type; and back. Arrays do not overlap. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * copy.c - moving elements: conversion tables of all dtypes, clone, cast, copy, accumulate, fill, arange, slice_backward.
- * Same dtype: bytes are moved, by memcpy where both sides are rows, by tiles where they are transposed. Other dtypes:
- * through blocks. Compiled once per ISA.
+ * copy.c - moving elements: conversion tables of all dtypes, clone, cast, copy, accumulate, fill, arange,
+ * slice_backward. Same dtype: bytes are moved, by memcpy where both sides are rows, by tiles where they are transposed.
+ * Other dtypes: through blocks. Compiled once per ISA.
  */
 #include "cpu/block.h"
 
@@ -179,7 +179,7 @@ typedef struct move {
             for (int64_t i = 0; i < n; i++) y[i * to] = x[i * from];                                           \
         }                                                                                                      \
     }                                                                                                          \
-    /* y[i][j] = x[j][i] for i < rows, j < columns; to, from: strides of i in y and of j in x. Rows go through a tile so  \
+    /* y[i][j] = x[j][i] for i < rows, j < columns; to, from: strides of i in y, of j in x. Rows go through a tile so \
      * that each line of memory is touched once, also where strides are powers of 2. */                        \
     static void move_tile_##T(T *restrict y, int64_t to, const T *restrict x, int64_t from, int rows, int columns) \
     {                                                                                                          \

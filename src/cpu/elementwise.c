@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * elementwise.c - ops that treat each element alone. A row is one loop per compute type over contiguous arrays (`loops`);
- * one driver brings any dtype, stride and broadcast to these loops in blocks. Small contiguous tensors of one dtype go
- * straight to the loop. Compiled once per ISA.
+ * elementwise.c - ops that treat each element alone. A row is one loop per compute type over contiguous arrays
+ * (`loops`); one driver brings any dtype, stride and broadcast to these loops in blocks. Small contiguous tensors of
+ * one dtype go straight to the loop. Compiled once per ISA.
  */
 #include "cpu/block.h"
 #include "table/math.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * random.c - uniform and normal fills, dropout. Element i of a tensor in row-major order, whatever its strides, takes the
- * numbers of counter offset + i (base/philox.h), so splits, threads and memory order change nothing. Dropout compares the
- * 24-bit number in every dtype, so its mask is the same in every precision. Compiled once per ISA.
+ * random.c - uniform and normal fills, dropout. Element i of a tensor in row-major order, whatever its strides, takes
+ * the numbers of counter offset + i (base/philox.h), so splits, threads and memory order change nothing. Dropout
+ * compares the 24-bit number in every dtype, so its mask is the same in every precision. Compiled once per ISA.
  */
 #include "cpu/block.h"
 #include "table/math.h"

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * reduce.c - sum, mean, max, argmax, index_fill_backward. Dims are put in the order of the input's memory and merged; then
- * either a reduced dim is innermost (rows are summed) or a kept one (rows are added to each other, column by column).
- * Work is split into blocks of a fixed size and their results are combined in a fixed order, so the number of threads
- * changes nothing. Compiled once per ISA.
+ * reduce.c - sum, mean, max, argmax, index_fill_backward. Dims are put in the order of the input's memory and merged;
+ * then either a reduced dim is innermost (rows are summed) or a kept one (rows are added to each other, column by
+ * column). Work is split into blocks of a fixed size and their results are combined in a fixed order, so the number of
+ * threads changes nothing. Compiled once per ISA.
  */
 #include "cpu/block.h"
 
@@ -66,7 +66,8 @@ static void odometer_start3(odometer *o, int ndim, const int64_t *shape, const i
     }
 }
 
-static void odometer_start(odometer *o, int ndim, const int64_t *shape, const int64_t *sa, const int64_t *sb, int64_t at)
+static void odometer_start(odometer *o, int ndim, const int64_t *shape, const int64_t *sa, const int64_t *sb,
+                           int64_t at)
 {
     odometer_start3(o, ndim, shape, sa, sb, sb, at);
 }
@@ -121,7 +122,8 @@ static inline void odometer_next(odometer *o)
 
 /* Sorts and merges x's dims; mask: the reduced ones. out, index: outputs with those dims removed or of size 1, or NULL.
  * Returns 0 if there is nothing to do (no outputs). */
-static int describe(reduction *r, const lksi_view *x, int mask, int keepdim, const lksi_view *out, const lksi_view *index,
+static int describe(reduction *r, const lksi_view *x, int mask, int keepdim, const lksi_view *out,
+                    const lksi_view *index,
                     int cls)
 {
     int order[LKS_MAX_DIMS], n = 0;

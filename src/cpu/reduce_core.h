@@ -139,7 +139,8 @@ static void NAME(sum_parts)(void *arg, int64_t begin, int64_t end, int worker)
         int64_t n = r->length - at < SUM_BLOCK ? r->length - at : SUM_BLOCK;
         odometer_start(&k, r->nk, r->kshape, r->kstride, r->kstride, row / r->rows);
         odometer_start(&rows, last, r->rshape, r->rstride, r->rstride, row % r->rows);
-        part[item] = NAME(block_sum)(r, r->data + (k.a + rows.a + at * r->rstride[last]) * r->size, r->rstride[last], n);
+        part[item] = NAME(block_sum)(r, r->data + (k.a + rows.a + at * r->rstride[last]) * r->size, r->rstride[last],
+                                     n);
     }
 }
 

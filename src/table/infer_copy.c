@@ -41,7 +41,8 @@ static lks_status check_writable(lksi_args *a)
     char s[200];
     for (int d = 0; d < y->ndim; d++)
         if (y->stride[d] == 0 && y->shape[d] > 1 && lksi_is_contiguous(y) == 0)
-            return lksi_why(a, LKS_ERR_ARGUMENT, "dim %d of %s repeats the same memory (an expanded view); write to a clone", d,
+            return lksi_why(a, LKS_ERR_ARGUMENT,
+                            "dim %d of %s repeats the same memory (an expanded view); write to a clone", d,
                             lksi_shape_text(y, s, sizeof s));
     return LKS_OK;
 }
@@ -71,7 +72,8 @@ lks_status lksi_infer_slice_backward(lksi_args *a)
     int64_t size = a->attr.slice.size, start = a->attr.slice.start, step = a->attr.slice.step;
     if (d < 0 || d >= dy->ndim) return lksi_why(a, LKS_ERR_ARGUMENT, "dim %d of %d", a->attr.slice.dim, dy->ndim);
     int64_t n = dy->shape[d];
-    if (size < 0 || step < 1 || start < 0 || n > size || (n > 0 && (start >= size || (size - 1 - start) / step < n - 1)))
+    if (size < 0 || step < 1 || start < 0 || n > size ||
+        (n > 0 && (start >= size || (size - 1 - start) / step < n - 1)))
         return lksi_why(a, LKS_ERR_SHAPE, "%lld elements from %lld by %lld do not fit into %lld", (long long)n,
                         (long long)start, (long long)step, (long long)size);
     a->attr.slice.dim = d;

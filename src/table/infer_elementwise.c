@@ -68,7 +68,8 @@ lks_status lksi_infer_div(lksi_args *a) { return binary(a, or_float(promoted(a))
 
 lks_status lksi_infer_sub(lksi_args *a)
 {
-    if (promoted(a) == LKS_BOOL) return lksi_why(a, LKS_ERR_DTYPE, "bool - bool has no meaning; cast one of them first");
+    if (promoted(a) == LKS_BOOL)
+        return lksi_why(a, LKS_ERR_DTYPE, "bool - bool has no meaning; cast one of them first");
     return binary(a, promoted(a));
 }
 
@@ -103,7 +104,8 @@ lks_status lksi_infer_affine(lksi_args *a)
     double scale = a->attr.affine.scale, shift = a->attr.affine.shift;
     if (t == LKS_BOOL) return lksi_why(a, LKS_ERR_DTYPE, "arithmetic with numbers on bool; cast it first");
     if (!lks_dtype_is_float(t) && (!integral(scale) || !integral(shift)))
-        return lksi_why(a, LKS_ERR_ARGUMENT, "%g x + %g on %s: integers need whole numbers; cast to a float first", scale,
+        return lksi_why(a, LKS_ERR_ARGUMENT, "%g x + %g on %s: integers need whole numbers; cast to a float first",
+                        scale,
                         shift, lks_dtype_name(t));
     return unary(a, t);
 }

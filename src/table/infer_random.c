@@ -13,7 +13,8 @@ static lks_status check_fill(lksi_args *a)
                         lks_dtype_name(y->dtype), lksi_shape_text(y, s, sizeof s));
     for (int d = 0; d < y->ndim; d++)
         if (y->stride[d] == 0 && y->shape[d] > 1 && !lksi_is_contiguous(y))
-            return lksi_why(a, LKS_ERR_ARGUMENT, "dim %d of %s repeats the same memory (an expanded view); write to a clone", d,
+            return lksi_why(a, LKS_ERR_ARGUMENT,
+                            "dim %d of %s repeats the same memory (an expanded view); write to a clone", d,
                             lksi_shape_text(y, s, sizeof s));
     return LKS_OK;
 }

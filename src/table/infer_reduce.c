@@ -23,7 +23,8 @@ static lks_status check_reduce(lksi_args *a)
     if (mask < 0 || mask >> a->in[0].ndim != 0)
         return lksi_why(a, LKS_ERR_ARGUMENT, "the dims to reduce (mask %#x) are not those of a %d-D tensor", mask,
                         a->in[0].ndim);
-    if (dtype < LKS_DTYPE_NONE || dtype >= LKS_DTYPE_COUNT) return lksi_why(a, LKS_ERR_DTYPE, "%d is not a dtype", dtype);
+    if (dtype < LKS_DTYPE_NONE || dtype >= LKS_DTYPE_COUNT)
+        return lksi_why(a, LKS_ERR_DTYPE, "%d is not a dtype", dtype);
     return LKS_OK;
 }
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * math.h - scalar functions that CPU and CUDA kernels share. The float forms have no branch and no table, so plain loops
- * over them are vectorised without -ffast-math; they are right at zeros, infinities, NaN and denormals. Errors, in units
- * in the last place: exp and log 1, tanh and sigmoid 2.6, gelu 7 (10 in the tail below -5; the tanh form 20, and 200
- * below -4, where it is less than 1e-4). The double forms are libm's. Compile without contraction; fused multiply-add is
- * used where it is named, if the target has it. lksi_normal_* and what they stand on use none, so random numbers in
- * float32 have the same bits on every machine.
+ * math.h - scalar functions that CPU and CUDA kernels share. The float forms have no branch and no table, so plain
+ * loops over them are vectorised without -ffast-math; they are right at zeros, infinities, NaN and denormals. Errors,
+ * in units in the last place: exp and log 1, tanh and sigmoid 2.6, gelu 7 (10 in the tail below -5; the tanh form 20,
+ * and 200 below -4, where it is less than 1e-4). The double forms are libm's. Compile without contraction; fused
+ * multiply-add is used where it is named, if the target has it. lksi_normal_* and what they stand on use none, so
+ * random numbers in float32 have the same bits on every machine.
  *
  * Polynomials are minimax fits (Remez exchange) made for these forms and ranges.
  */
@@ -60,9 +60,9 @@ LKSI_HD float lksi_expm1_reduced(float x, int32_t *k)
     *k = (int32_t)(lksi_bits_f32(t) - 0x4b400000u);
     float r = LKSI_FMA(n, -0x1.62e4p-1f, x); /* 16 bits times n: exact */
     r = LKSI_FMA(n, -0x1.7f7d1cp-20f, r);
-    float p = LKSI_FMA(r, 0x1.6a23cfp-10f, 0x1.123a1fp-7f);
-    p = LKSI_FMA(p, r, 0x1.5558f3p-5f);
-    p = LKSI_FMA(p, r, 0x1.555491p-3f);
+    float p = LKSI_FMA(r, 0x1.6a23dp-10f, 0x1.123a2p-7f);
+    p = LKSI_FMA(p, r, 0x1.5558f4p-5f);
+    p = LKSI_FMA(p, r, 0x1.55549p-3f);
     p = LKSI_FMA(p, r, 0x1.fffffcp-2f);
     return LKSI_FMA(r * r, p, r);
 }
@@ -103,10 +103,10 @@ LKSI_HD float lksi_logf(float x)
     float e = (float)((int32_t)u >> 23) - (x < 0x1p-126f ? 23.0f : 0.0f);
     float f = lksi_float_f32((u & 0x7fffffu) + 0x3f3504f3u) - 1.0f;
     float s = f * f;
-    float q = LKSI_FMA(f, -0x1.41f1b8p-4f, 0x1.07e70fp-3f);
-    q = LKSI_FMA(q, f, -0x1.0ce95fp-3f);
-    q = LKSI_FMA(q, f, 0x1.226bb3p-3f);
-    q = LKSI_FMA(q, f, -0x1.547777p-3f);
+    float q = LKSI_FMA(f, -0x1.41f1b8p-4f, 0x1.07e71p-3f);
+    q = LKSI_FMA(q, f, -0x1.0ce96p-3f);
+    q = LKSI_FMA(q, f, 0x1.226bb4p-3f);
+    q = LKSI_FMA(q, f, -0x1.547778p-3f);
     q = LKSI_FMA(q, f, 0x1.99a5acp-3f);
     q = LKSI_FMA(q, f, -0x1.000224p-2f);
     q = LKSI_FMA(q, f, 0x1.55554ap-2f);
@@ -153,21 +153,22 @@ LKSI_HD float lksi_phif(float x, float *density)
     e = LKSI_FMA(e, -0.5f * low, e);
     float u = 1.0f / LKSI_FMA(a, 0.3f, 1.0f);
     float w = u - 0.59375f; /* the middle of u's range */
-    float p = LKSI_FMA(w, -0x1.51eb07p-6f, 0x1.243447p-9f);
-    p = LKSI_FMA(p, w, 0x1.69642dp-5f);
-    p = LKSI_FMA(p, w, -0x1.36d607p-7f);
-    p = LKSI_FMA(p, w, -0x1.739d77p-4f);
+    float p = LKSI_FMA(w, -0x1.51eb08p-6f, 0x1.243448p-9f);
+    p = LKSI_FMA(p, w, 0x1.69642cp-5f);
+    p = LKSI_FMA(p, w, -0x1.36d608p-7f);
+    p = LKSI_FMA(p, w, -0x1.739d78p-4f);
     p = LKSI_FMA(p, w, -0x1.67c6bap-7f);
-    p = LKSI_FMA(p, w, 0x1.ce29e7p-3f);
-    p = LKSI_FMA(p, w, 0x1.a35845p-2f);
+    p = LKSI_FMA(p, w, 0x1.ce29e8p-3f);
+    p = LKSI_FMA(p, w, 0x1.a35844p-2f);
     p = LKSI_FMA(p, w, 0x1.999756p-2f);
-    p = LKSI_FMA(p, w, 0x1.0633b9p-2f);
+    p = LKSI_FMA(p, w, 0x1.0633b8p-2f);
     float tail = p * u * e;
     *density = 0x1.988454p-2f * e;
     return x > 0.0f ? 1.0f - tail : tail;
 }
 
-/* x Phi(x), and its derivative Phi(x) + x phi(x). Minus infinity gives NaN as in the formula; results below 1e-37 are 0. */
+/* x Phi(x), and its derivative Phi(x) + x phi(x). Minus infinity gives NaN as in the formula; results below 1e-37 are
+ * 0. */
 LKSI_HD float lksi_geluf(float x)
 {
     float density;
@@ -240,10 +241,10 @@ LKSI_HD float lksi_log_strict(float u)
     float e = (float)((int32_t)b >> 23);
     float f = lksi_float_f32((b & 0x7fffffu) + 0x3f3504f3u) - 1.0f;
     float s = lksi_mul(f, f);
-    float q = lksi_mul_add(f, -0x1.41f1b8p-4f, 0x1.07e70fp-3f);
-    q = lksi_mul_add(q, f, -0x1.0ce95fp-3f);
-    q = lksi_mul_add(q, f, 0x1.226bb3p-3f);
-    q = lksi_mul_add(q, f, -0x1.547777p-3f);
+    float q = lksi_mul_add(f, -0x1.41f1b8p-4f, 0x1.07e71p-3f);
+    q = lksi_mul_add(q, f, -0x1.0ce96p-3f);
+    q = lksi_mul_add(q, f, 0x1.226bb4p-3f);
+    q = lksi_mul_add(q, f, -0x1.547778p-3f);
     q = lksi_mul_add(q, f, 0x1.99a5acp-3f);
     q = lksi_mul_add(q, f, -0x1.000224p-2f);
     q = lksi_mul_add(q, f, 0x1.55554ap-2f);
@@ -259,10 +260,10 @@ LKSI_HD void lksi_turn_strict(uint32_t word, float *cosine, float *sine)
     int32_t quarter = (w + 0x200000) >> 22;                      /* nearest multiple of a quarter turn */
     float t = (float)(w - (quarter << 22)) * 0x1p-22f;            /* quarter turns, |t| <= 1/2 */
     float s = lksi_mul(t, t);
-    float a = lksi_mul_add(s, -0x1.2d9279p-8f, 0x1.465e8fp-4f);
-    a = lksi_mul_add(a, s, -0x1.4abbb9p-1f);
-    a = lksi_mul(lksi_mul_add(a, s, 0x1.921fb5p+0f), t);
-    float b = lksi_mul_add(s, 0x1.d99e77p-11f, -0x1.55c4e7p-6f);
+    float a = lksi_mul_add(s, -0x1.2d9278p-8f, 0x1.465e9p-4f);
+    a = lksi_mul_add(a, s, -0x1.4abbb8p-1f);
+    a = lksi_mul(lksi_mul_add(a, s, 0x1.921fb4p+0f), t);
+    float b = lksi_mul_add(s, 0x1.d99e78p-11f, -0x1.55c4e8p-6f);
     b = lksi_mul_add(b, s, 0x1.03c1dap-2f);
     b = lksi_mul_add(b, s, -0x1.3bd3ccp+0f);
     b = lksi_mul_add(b, s, 1.0f);
