@@ -206,6 +206,7 @@ lks_status lksi_autocast_find(lks_context *ctx, lks_tensor *t, lks_dtype to, lks
         return LKS_OK;
     }
     if (!ac->cache || !r || !r->cache) return LKS_OK;
+    if (!t->requires_grad) return LKS_OK; /* frozen since: a kept cast would still lead to it */
     entry *e = slot_of(ac, t, to);
     if (e->source && e->version == t->st->version && e->grad_mode == (ctx->no_grad == 0)) *found = e->cast;
     return LKS_OK;

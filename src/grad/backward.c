@@ -111,9 +111,12 @@ static lks_tensor *conform(lks_tensor *g, lks_dtype dtype, int ndim, const int64
     return lks_to(lksi_sum_to(g, ndim, shape), dtype);
 }
 
-/* Nobody but its scope or node knows g: it may be added to in place once it is handed on. */
+/* Nobody but its scope or node knows g, and each element has memory of its own: it may be added to in place once it is
+ * handed on. */
 static int unseen(const lks_tensor *g)
 {
+    for (int d = 0; d < g->v.ndim; d++)
+        if (g->v.stride[d] == 0 && g->v.shape[d] > 1) return 0; /* an expanded view that outlived its base */
     return g->shares == 1 && g->st->refs == 1 && g->st->owned;
 }
 
