@@ -21,7 +21,10 @@
 #define TAGS 8192 /* numbers in use at once; tags stay below 32768, the least that MPI promises */
 enum { TAG_UP, TAG_DOWN };
 
-/* Most bytes that travel with a head: with the head just below the usual eager limit of shared memory transports. */
+/* Most bytes that travel with a head. Everybody sends all of it to everybody: for two ranks that is no more than in
+ * slices, and one hop instead of three; for many it stays, with the head, below the usual eager limit in shared memory. */
+#define INLINE_TWO 32640
+#define INLINE_FOUR 16256
 #define INLINE_DIRECT 3840
 #define INLINE_TREE 512
 #define CHUNK_BYTES (1 << 20)
@@ -728,7 +731,7 @@ void lksi_engine_poll(lksi_comm *c)
 
 static void rest(int64_t idle, double since)
 {
-    if (idle < 32) return;
+    if (idle < 256) return;
     if (idle < 4096) {
         sched_yield();
         return;
@@ -887,7 +890,7 @@ lks_status lksi_engine_open(lksi_comm *c)
     c->state = e;
     int n = c->size;
     e->note_rq = MPI_REQUEST_NULL;
-    e->inline_max = n <= LKSI_DIRECT ? INLINE_DIRECT : INLINE_TREE;
+    e->inline_max = n <= 2 ? INLINE_TWO : n <= 4 ? INLINE_FOUR : n <= LKSI_DIRECT ? INLINE_DIRECT : INLINE_TREE;
     e->chunk_bytes = CHUNK_BYTES > (int64_t)n * SLICE_BYTES ? CHUNK_BYTES : (int64_t)n * SLICE_BYTES;
     e->index = lksi_alloc(c->base, (int64_t)sizeof *e->index * (4 * n + 64));
     e->status = lksi_alloc(c->base, (int64_t)sizeof *e->status * (4 * n + 64));
