@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * test_ckpt.c - checkpoints. Without arguments: one process, everything, kills included. With arguments, on several ranks,
- * for ckpt.test: "all DIR" (the same on many ranks), "save FILE", "load FILE" (at another number of ranks), "broken DIR"
- * (damaged files), "full DIR" (DIR is a small file system), "large DIR" (more than 2 GiB).
+ * test_ckpt.c - checkpoints. Without arguments: one process, everything, kills included. With arguments, on several
+ * ranks, for ckpt.test: "all DIR" (the same on many ranks), "save FILE", "load FILE" (at another number of ranks),
+ * "broken DIR" (damaged files), "full DIR" (DIR is a small file system), "large DIR" (more than 2 GiB).
  */
 #include "ckpt/ckpt.h"
 #include "tap.h"
@@ -46,7 +46,7 @@ static const char *path_of(const char *name)
 
 static int exists(const char *path) { return access(path, F_OK) == 0; }
 
-/* --- a model whose every number is known -------------------------------------------------------------------------------- */
+/* --- a model whose every number is known -------------------------------------------------------------------------- */
 
 typedef struct model {
     lks_params *ps;
@@ -129,7 +129,8 @@ static void each(model *m, int seed, int write, int *good)
     }
     int64_t got[64];
     lksi_optim_saved r = {.param_applied = got};
-    *good &= lksi_optim_read(m->opt, &r) == LKS_OK && r.attempts == s.attempts && r.applied == s.applied && r.skipped == 2;
+    *good &=
+        lksi_optim_read(m->opt, &r) == LKS_OK && r.attempts == s.attempts && r.applied == s.applied && r.skipped == 2;
     for (int i = 0; i < m->ps->n; i++) *good &= got[i] == applied[i];
 }
 
@@ -168,8 +169,10 @@ static void make(model *m, const row *rows, int n, int kind, int scaler)
     if (lks_params_create(ctx, &m->ps)) bail("%s", lks_error(ctx));
     for (int i = 0; i < n; i++) {
         lks_tensor *t;
-        lks_status s = rows[i].buffer ? lks_params_add_buffer(m->ps, rows[i].name, rows[i].dtype, rows[i].ndim, rows[i].shape, &t)
-                                      : lks_params_add(m->ps, rows[i].name, rows[i].dtype, rows[i].ndim, rows[i].shape, &t);
+        lks_status s =
+            rows[i].buffer
+                ? lks_params_add_buffer(m->ps, rows[i].name, rows[i].dtype, rows[i].ndim, rows[i].shape, &t)
+                : lks_params_add(m->ps, rows[i].name, rows[i].dtype, rows[i].ndim, rows[i].shape, &t);
         if (s) bail("%s", lks_error(ctx));
     }
     if (kind >= 0 && lks_optim_create(m->ps, kind, &m->opt)) bail("%s", lks_error(ctx));
@@ -193,7 +196,7 @@ static const row plain[] = {{"w", LKS_F32, 0, 2, {700, 500}}, {"b", LKS_F32, 0, 
                             {"rows", LKS_F32, 0, 2, {3, 5}},  {"mean", LKS_F32, 1, 1, {7}}};
 enum { PLAIN = 7 };
 
-/* --- one process or many: the same -------------------------------------------------------------------------------------- */
+/* --- one process or many: the same -------------------------------------------------------------------------------- */
 
 static char *long_name(void)
 {
@@ -204,11 +207,13 @@ static char *long_name(void)
 
 static void names(void)
 {
-    const row rows[] = {{"conv1/conv", LKS_F32, 0, 1, {3}}, {"conv1/bn", LKS_F64, 0, 1, {4}}, {"conv1", LKS_F16, 0, 1, {5}},
-                        {".", LKS_F32, 0, 1, {6}},          {"..", LKS_F32, 0, 1, {7}},       {"/abs", LKS_F32, 0, 1, {8}},
-                        {"a//b", LKS_BF16, 0, 1, {9}},      {"gr\xc3\xbc\xc3\x9f e", LKS_F32, 0, 1, {10}},
-                        {long_name(), LKS_F32, 0, 1, {11}}, {"100%", LKS_F32, 0, 1, {12}},    {"a%2Fb", LKS_F32, 0, 1, {13}},
-                        {"a/b", LKS_F32, 0, 1, {14}},       {"line\nbreak", LKS_F32, 0, 1, {15}}, {"%2E", LKS_F32, 0, 1, {16}}};
+    const row rows[] = {{"conv1/conv", LKS_F32, 0, 1, {3}},   {"conv1/bn", LKS_F64, 0, 1, {4}},
+                        {"conv1", LKS_F16, 0, 1, {5}},        {".", LKS_F32, 0, 1, {6}},
+                        {"..", LKS_F32, 0, 1, {7}},           {"/abs", LKS_F32, 0, 1, {8}},
+                        {"a//b", LKS_BF16, 0, 1, {9}},        {"gr\xc3\xbc\xc3\x9f e", LKS_F32, 0, 1, {10}},
+                        {long_name(), LKS_F32, 0, 1, {11}},   {"100%", LKS_F32, 0, 1, {12}},
+                        {"a%2Fb", LKS_F32, 0, 1, {13}},       {"a/b", LKS_F32, 0, 1, {14}},
+                        {"line\nbreak", LKS_F32, 0, 1, {15}}, {"%2E", LKS_F32, 0, 1, {16}}};
     enum { N = sizeof rows / sizeof *rows };
     model a, b;
     make(&a, rows, N, LKS_ADAM, 0);
@@ -245,16 +250,20 @@ static void round_trip(void)
     int64_t i = 0;
     double f = 0;
     const char *text = NULL;
-    ok(lks_checkpoint_get_i64(b.c, "step", &i) == LKS_OK && i == 77 && lks_checkpoint_get_i64(b.c, "position", &i) == LKS_OK &&
-           i == INT64_MAX && lks_checkpoint_get_f64(b.c, "best", &f) == LKS_OK && f == 0.1,
+    ok(lks_checkpoint_get_i64(b.c, "step", &i) == LKS_OK && i == 77 &&
+           lks_checkpoint_get_i64(b.c, "position", &i) == LKS_OK && i == INT64_MAX &&
+           lks_checkpoint_get_f64(b.c, "best", &f) == LKS_OK && f == 0.1,
        "the program's numbers");
-    ok(lks_checkpoint_get_text(b.c, "options", &text) == LKS_OK && !strcmp(text, "--dim 64\n--name \"\xc3\xa4\""), "its text");
+    ok(lks_checkpoint_get_text(b.c, "options", &text) == LKS_OK && !strcmp(text, "--dim 64\n--name \"\xc3\xa4\""),
+       "its text");
     ok(lks_checkpoint_get_text(b.c, "empty", &text) == LKS_OK && !*text, "its empty text");
-    ok(refused(lks_checkpoint_get_i64(b.c, "other", &i), LKS_ERR_NOT_FOUND, "other"), "keys of before the load are gone");
+    ok(refused(lks_checkpoint_get_i64(b.c, "other", &i), LKS_ERR_NOT_FOUND, "other"),
+       "keys of before the load are gone");
     ok(refused(lks_checkpoint_get_text(b.c, "step", &text), LKS_ERR_DTYPE, "int64"), "a key of another type");
     fill(&b, 2);
     lks_checkpoint_set_i64(b.c, "step", 1);
-    ok(lks_checkpoint_peek(b.c, path) == LKS_OK && lks_checkpoint_get_i64(b.c, "step", &i) == LKS_OK && i == 77 && holds(&b, 2),
+    ok(lks_checkpoint_peek(b.c, path) == LKS_OK && lks_checkpoint_get_i64(b.c, "step", &i) == LKS_OK && i == 77 &&
+           holds(&b, 2),
        "peek reads the keys and nothing else");
     /* The very same bytes from another run, later, with other things in memory. */
     for (int k = 0; k < PLAIN; k++) fill(&b, 5);
@@ -268,7 +277,8 @@ static void round_trip(void)
         snprintf(command, sizeof command, "cmp %s %s", path_of("a.h5"), path_of("b.h5"));
         ok(system(command) == 0, "two files of one state are the same bytes");
     } else ok(1, "two files");
-    ok(lks_checkpoint_save(b.c, path) == LKS_OK && lks_checkpoint_verify(ctx, path) == LKS_OK, "an older file is replaced");
+    ok(lks_checkpoint_save(b.c, path) == LKS_OK && lks_checkpoint_verify(ctx, path) == LKS_OK,
+       "an older file is replaced");
     drop(&a), drop(&b);
 }
 
@@ -281,7 +291,8 @@ static void misfits(void)
     fill(&a, 1);
     if (lks_checkpoint_save(a.c, path)) bail("%s", lks_error(ctx));
     /* B123: names differ, optimizer state is not there */
-    const row other[] = {{"model.w", LKS_F32, 0, 1, {3}}, {"model.b", LKS_F32, 0, 1, {3}}, {"w.foo", LKS_F32, 0, 1, {2}}};
+    const row other[] = {
+        {"model.w", LKS_F32, 0, 1, {3}}, {"model.b", LKS_F32, 0, 1, {3}}, {"w.foo", LKS_F32, 0, 1, {2}}};
     model c;
     make(&c, other, 3, -1, 0);
     fill(&c, 6);
@@ -296,7 +307,8 @@ static void misfits(void)
        "B123: missing and unknown names are listed: %s", text);
     ok(refused(status, LKS_ERR_MISMATCH, "3 missing") && holds(&b, 2), "B123: strict: an error, nothing is changed");
     lks_checkpoint_set_strict(b.c, 0);
-    ok(lks_checkpoint_load(b.c, path_of("other.h5"), &missing, &unexpected) == LKS_OK && missing == 3 && unexpected == 3,
+    ok(lks_checkpoint_load(b.c, path_of("other.h5"), &missing, &unexpected) == LKS_OK && missing == 3 &&
+           unexpected == 3,
        "B123: not strict: the same counts");
     int good = 1;
     lks_random_set(ctx, 1002, 52);
@@ -310,7 +322,8 @@ static void misfits(void)
     ok(refused(lks_checkpoint_load(b.c, path, NULL, NULL), LKS_ERR_MISMATCH, "[700,500]") && holds(&b, 2),
        "another shape: both are named, nothing is changed");
     lks_checkpoint_set_strict(b.c, 0);
-    ok(refused(lks_checkpoint_load(b.c, path, NULL, NULL), LKS_ERR_MISMATCH, "float32[700,501]"), "also when not strict");
+    ok(refused(lks_checkpoint_load(b.c, path, NULL, NULL), LKS_ERR_MISMATCH, "float32[700,501]"),
+       "also when not strict");
     drop(&b);
     const row typed[] = {{"half", LKS_F16, 0, 1, {1000}}};
     make(&b, typed, 1, -1, 0);
@@ -319,16 +332,19 @@ static void misfits(void)
     drop(&b);
     make(&b, plain, PLAIN, LKS_SGD, 1);
     fill(&b, 2);
-    ok(refused(lks_checkpoint_load(b.c, path, NULL, NULL), LKS_ERR_MISMATCH, "saved with optimizer adamw, the program has sgd") &&
+    ok(refused(lks_checkpoint_load(b.c, path, NULL, NULL), LKS_ERR_MISMATCH,
+               "saved with optimizer adamw, the program has sgd") &&
            holds(&b, 2),
        "another optimizer: both are named");
     drop(&b);
     make(&b, plain, PLAIN, LKS_ADAMW, 1);
     fill(&b, 2);
     lks_scaler_set_growth_interval(b.scaler, 5);
-    ok(refused(lks_checkpoint_load(b.c, path, NULL, NULL), LKS_ERR_MISMATCH, "5") && holds(&b, 2), "another scaler schedule");
+    ok(refused(lks_checkpoint_load(b.c, path, NULL, NULL), LKS_ERR_MISMATCH, "5") && holds(&b, 2),
+       "another scaler schedule");
     lks_checkpoint_set_scaler(b.c, b.scaler, LKS_STATE_KEEP);
-    ok(lks_checkpoint_load(b.c, path, NULL, NULL) == LKS_OK && holds(&b, 1) && lks_scaler_growth_interval(b.scaler) == 5,
+    ok(lks_checkpoint_load(b.c, path, NULL, NULL) == LKS_OK && holds(&b, 1) &&
+           lks_scaler_growth_interval(b.scaler) == 5,
        "the program's is kept when told so");
     drop(&b);
     /* Only the model is wanted: optimizer and scaler of the file are nobody's loss. */
@@ -350,9 +366,11 @@ static void misfits(void)
     drop(&b);
     drop(&a);
     make(&a, plain, PLAIN, -1, 0);
-    ok(refused(lks_checkpoint_save(a.c, path_of("no/such/a.h5")), LKS_ERR_NOT_FOUND, "folder does not exist"), "no folder");
+    ok(refused(lks_checkpoint_save(a.c, path_of("no/such/a.h5")), LKS_ERR_NOT_FOUND, "folder does not exist"),
+       "no folder");
     mkdir(path_of("folder.h5"), 0700);
-    ok(refused(lks_checkpoint_save(a.c, path_of("folder.h5")), LKS_ERR_IO, "folder.h5") && !exists(path_of("folder.h5.tmp")),
+    ok(refused(lks_checkpoint_save(a.c, path_of("folder.h5")), LKS_ERR_IO, "folder.h5") &&
+           !exists(path_of("folder.h5.tmp")),
        "a folder is in the way");
     ok(refused(lks_checkpoint_load(a.c, path_of("no.h5"), NULL, NULL), LKS_ERR_NOT_FOUND, "no.h5"), "no such file");
     ok(refused(lks_checkpoint_load(a.c, path_of("folder.h5"), NULL, NULL), LKS_ERR_CORRUPT, "not a file"), "a folder");
@@ -452,12 +470,15 @@ static void damage(void)
         write_file(path_of("flipped.h5"), data, bytes);
     }
     barrier();
-    ok(refused(lks_checkpoint_load(a.c, path_of("longer.h5"), NULL, NULL), LKS_ERR_CORRUPT, "bytes instead of"), "too long");
+    ok(refused(lks_checkpoint_load(a.c, path_of("longer.h5"), NULL, NULL), LKS_ERR_CORRUPT, "bytes instead of"),
+       "too long");
     ok(refused(lks_checkpoint_load(a.c, path_of("text.h5"), NULL, NULL), LKS_ERR_CORRUPT, "not a Lockstep checkpoint"),
        "a text file");
-    ok(refused(lks_checkpoint_load(a.c, path_of("foreign.h5"), NULL, NULL), LKS_ERR_CORRUPT, "not a Lockstep checkpoint"),
+    ok(refused(lks_checkpoint_load(a.c, path_of("foreign.h5"), NULL, NULL), LKS_ERR_CORRUPT,
+               "not a Lockstep checkpoint"),
        "an HDF5 file of something else");
-    ok(refused(lks_checkpoint_verify(ctx, path_of("flipped.h5")), LKS_ERR_CORRUPT, "checksum of its head"), "a changed head");
+    ok(refused(lks_checkpoint_verify(ctx, path_of("flipped.h5")), LKS_ERR_CORRUPT, "checksum of its head"),
+       "a changed head");
     free(data);
     drop(&a);
 }
@@ -476,7 +497,8 @@ static void newer(void)
     memcpy(head + 4080, again, 16);
     if (lks_rank(ctx) == 0) write_file(path_of("newer.h5"), head, sizeof head);
     barrier();
-    ok(refused(lks_checkpoint_verify(ctx, path_of("newer.h5")), LKS_ERR_UNSUPPORTED, "has format 2, this Lockstep reads format 1"),
+    ok(refused(lks_checkpoint_verify(ctx, path_of("newer.h5")), LKS_ERR_UNSUPPORTED,
+               "has format 2, this Lockstep reads format 1"),
        "a newer format");
 }
 
@@ -501,14 +523,17 @@ static void folders(void)
     barrier();
     model a;
     make(&a, plain, PLAIN, LKS_ADAMW, 0);
-    ok(refused(lks_checkpoint_latest(ctx, folder, path, sizeof path, &step), LKS_ERR_NOT_FOUND, "holds no checkpoint"), "none");
+    ok(refused(lks_checkpoint_latest(ctx, folder, path, sizeof path, &step), LKS_ERR_NOT_FOUND,
+               "holds no checkpoint"),
+       "none");
     for (int s = 10; s <= 50; s += 10) {
         fill(&a, s);
         if (lks_checkpoint_save_step(a.c, folder, s, 3)) bail("%s", lks_error(ctx));
     }
     barrier();
     ok(count_steps(folder, &least) == 3 && least == 30, "the newest three are kept");
-    ok(lks_checkpoint_latest(ctx, folder, path, sizeof path, &step) == LKS_OK && step == 50 && strstr(path, "step-00000050.h5"),
+    ok(lks_checkpoint_latest(ctx, folder, path, sizeof path, &step) == LKS_OK && step == 50 &&
+           strstr(path, "step-00000050.h5"),
        "the newest is found");
     snprintf(bad, sizeof bad, "%s/step-00000050.h5", folder);
     if (root && truncate(bad, 30000)) diag("truncate");
@@ -518,7 +543,8 @@ static void folders(void)
     if (root) write_file(bad, "", 0);
     barrier();
     warnings = 0;
-    ok(lks_checkpoint_latest(ctx, folder, path, sizeof path, &step) == LKS_OK && step == 40 && lks_error_code(ctx) == LKS_OK,
+    ok(lks_checkpoint_latest(ctx, folder, path, sizeof path, &step) == LKS_OK && step == 40 &&
+           lks_error_code(ctx) == LKS_OK,
        "damaged ones are passed over");
     ok(!root || (warnings == 2 && strstr(last_log, "step-00000050.h5")), "and named in warnings");
     ok(lks_checkpoint_load(a.c, path, NULL, NULL) == LKS_OK && holds(&a, 40), "what is found is loaded");
@@ -528,9 +554,12 @@ static void folders(void)
     fill(&a, 45);
     if (lks_checkpoint_save_step(a.c, folder, 45, 1)) bail("%s", lks_error(ctx));
     barrier();
-    ok(count_steps(folder, &least) == 3 && least == 45 && !exists(bad), "older ones and half-written ones go, later ones stay");
-    ok(lks_checkpoint_latest(ctx, folder, path, sizeof path, &step) == LKS_OK && step == 45, "45 is the newest whole one");
-    ok(refused(lks_checkpoint_latest(ctx, folder, path, 10, &step), LKS_ERR_ARGUMENT, "longer than 9"), "a short path buffer");
+    ok(count_steps(folder, &least) == 3 && least == 45 && !exists(bad),
+       "older ones and half-written ones go, later ones stay");
+    ok(lks_checkpoint_latest(ctx, folder, path, sizeof path, &step) == LKS_OK && step == 45,
+       "45 is the newest whole one");
+    ok(refused(lks_checkpoint_latest(ctx, folder, path, 10, &step), LKS_ERR_ARGUMENT, "longer than 9"),
+       "a short path buffer");
     ok(refused(lks_checkpoint_save_step(a.c, folder, -1, 1), LKS_ERR_ARGUMENT, "step -1"), "step -1");
     ok(refused(lks_checkpoint_save_step(a.c, folder, 1, 0), LKS_ERR_ARGUMENT, "keep 0"), "keep 0");
     ok(refused(lks_checkpoint_latest(ctx, path_of("nowhere"), path, sizeof path, &step), LKS_ERR_NOT_FOUND, "nowhere"),
@@ -569,7 +598,8 @@ static void masters(void)
         make(&a, one, 1, order ? -1 : LKS_SGD, 0);
         if (order) { /* parameters first, then the optimizer, then its state */
             if (lks_checkpoint_load(a.c, path_of("master.h5"), NULL, NULL)) bail("%s", lks_error(ctx));
-            if (lks_optim_create(a.ps, LKS_SGD, &a.opt) || lks_checkpoint_set_optim(a.c, a.opt)) bail("%s", lks_error(ctx));
+            if (lks_optim_create(a.ps, LKS_SGD, &a.opt) || lks_checkpoint_set_optim(a.c, a.opt))
+                bail("%s", lks_error(ctx));
         }
         lks_optim_set_lr(a.opt, -1, 1e-4);
         if (lks_checkpoint_load(a.c, path_of("master.h5"), NULL, NULL)) bail("%s", lks_error(ctx));
@@ -620,7 +650,7 @@ static void nothing_is_left(void)
     drop(&a);
 }
 
-/* --- one process ------------------------------------------------------------------------------------------------------------ */
+/* --- one process -------------------------------------------------------------------------------------------------- */
 
 static int has_value(model *m, int64_t step, const char *folder)
 {
@@ -675,8 +705,8 @@ static void kills(void)
         during += WIFSIGNALED(status);
         good &= has_value(&m, done_step, folder);
     }
-    ok(good && during == rounds, "B113: killed %d times while saving: the newest file is the last finished step or later",
-       rounds);
+    ok(good && during == rounds,
+       "B113: killed %d times while saving: the newest file is the last finished step or later", rounds);
     const struct { const char *point; int last; } points[] = {
         {"mid-write", 0}, {"before-fsync", 0}, {"before-rename", 0}, {"after-rename", 1}, {"prune", 1}};
     for (size_t p = 0; p < sizeof points / sizeof *points; p++) {
@@ -770,7 +800,8 @@ static void memory_fails(void)
         ctx->base.fail_at = 0;
         if (done_) break;
         good &= s == LKS_ERR_MEMORY && labs((long)(ctx->base.live_blocks - blocks)) <= 2;
-        if (!good) diag("load, allocation %d: %s, %d blocks", n, lks_status_name(s), (int)(ctx->base.live_blocks - blocks));
+        if (!good)
+            diag("load, allocation %d: %s, %d blocks", n, lks_status_name(s), (int)(ctx->base.live_blocks - blocks));
         if (!good) break;
         lks_error_clear(ctx);
     }
@@ -778,10 +809,11 @@ static void memory_fails(void)
     drop(&a);
 }
 
-/* --- several ranks ------------------------------------------------------------------------------------------------------------ */
+/* --- several ranks ------------------------------------------------------------------------------------------------ */
 
-static const row sizes[] = {{"s7", LKS_F32, 0, 1, {7}}, {"s13", LKS_BF16, 0, 1, {13}}, {"s1", LKS_F32, 0, 1, {1}},
-                            {"s0", LKS_F32, 0, 1, {0}}, {"s1000", LKS_F32, 0, 1, {1000}}, {"b", LKS_F32, 1, 1, {600000}}};
+static const row sizes[] = {{"s7", LKS_F32, 0, 1, {7}},       {"s13", LKS_BF16, 0, 1, {13}},
+                            {"s1", LKS_F32, 0, 1, {1}},       {"s0", LKS_F32, 0, 1, {0}},
+                            {"s1000", LKS_F32, 0, 1, {1000}}, {"b", LKS_F32, 1, 1, {600000}}};
 
 static void save_one(const char *path)
 {
@@ -797,8 +829,8 @@ static void load_one(const char *path)
     model a;
     make(&a, sizes, 6, LKS_ADAM, 1);
     fill(&a, 2);
-    ok(lks_checkpoint_load(a.c, path, NULL, NULL) == LKS_OK && holds(&a, 9), "B125: loaded bit for bit with %d ranks %s",
-       lks_size(ctx), lks_error(ctx));
+    ok(lks_checkpoint_load(a.c, path, NULL, NULL) == LKS_OK && holds(&a, 9),
+       "B125: loaded bit for bit with %d ranks %s", lks_size(ctx), lks_error(ctx));
     /* Padding stays zero. */
     int good = 1;
     for (int k = 0; k < LKSI_ARENAS; k++) {
@@ -828,11 +860,13 @@ static void full(void)
     make(&b, large, 1, -1, 0);
     fill(&b, 1);
     int good = 1;
-    for (int i = 0; i < 20; i++) good &= refused(lks_checkpoint_save(b.c, path_of("c.h5")), LKS_ERR_NO_SPACE, "c.h5.tmp");
+    for (int i = 0; i < 20; i++)
+        good &= refused(lks_checkpoint_save(b.c, path_of("c.h5")), LKS_ERR_NO_SPACE, "c.h5.tmp");
     barrier();
     ok(good && !exists(path_of("c.h5.tmp")), "B116: 6 MB more do not: an error on every rank, the temporary is gone");
     fill(&a, 2);
-    ok(lks_checkpoint_load(a.c, path_of("c.h5"), NULL, NULL) == LKS_OK && holds(&a, 1), "B116: the 3 MB file still loads");
+    ok(lks_checkpoint_load(a.c, path_of("c.h5"), NULL, NULL) == LKS_OK && holds(&a, 1),
+       "B116: the 3 MB file still loads");
     for (int i = 0; i < 100; i++) good &= lks_checkpoint_save(a.c, path_of("c.h5")) == LKS_OK;
     ok(good, "B116: and saving goes on");
     drop(&a), drop(&b);
@@ -919,7 +953,8 @@ int main(int argc, char **argv)
         if (strcmp(lks_device_name(ctx), "cpu")) skip(6, "kills are tried on the cpu device");
         else kills();
     }
-    ok(lks_error_code(ctx) == LKS_OK && lks_live_tensors(ctx) == 0, "no error and no tensor is left: %s", lks_error(ctx));
+    ok(lks_error_code(ctx) == LKS_OK && lks_live_tensors(ctx) == 0, "no error and no tensor is left: %s",
+       lks_error(ctx));
     int last = done();
     char command[300];
     snprintf(command, sizeof command, "rm -r %s", dir);

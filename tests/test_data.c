@@ -52,7 +52,8 @@ static unsigned char text_byte(int64_t i, unsigned seed)
     return (unsigned char)((i * 7 + seed + i / 251) & 255);
 }
 
-/* images [n, 2, 3] of type `images`, labels [n] of type `labels`; value of image i at j: (i * 6 + j) % 251; label: i. */
+/* images [n, 2, 3] of type `images`, labels [n] of type `labels`; value of image i at j: (i * 6 + j) % 251; label: i.
+ */
 static const char *write_arrays(const char *name, int64_t n, hid_t images, hid_t labels, int chunked)
 {
     const char *path = path_of(name);
@@ -79,7 +80,7 @@ static const char *write_arrays(const char *name, int64_t n, hid_t images, hid_t
     return path;
 }
 
-/* --- order ---------------------------------------------------------------------------------------------------------- */
+/* --- order -------------------------------------------------------------------------------------------------------- */
 
 static void order(void)
 {
@@ -117,7 +118,8 @@ static void order(void)
         for (int e = 0; e < 16000; e++) count[lksi_order(99, e, n, 0)]++;
         for (int k = 0; k < n; k++)
             if (abs(count[k] - 16000 / (int)n) > worst) worst = abs(count[k] - 16000 / (int)n);
-        ok(worst < 5 * sqrt(16000.0 / (double)n), "n = %d: every place alike over the epochs (off by %d)", (int)n, worst);
+        ok(worst < 5 * sqrt(16000.0 / (double)n), "n = %d: every place alike over the epochs (off by %d)", (int)n,
+           worst);
     }
     /* Pairs: of the 6 orders of 3, each comes up. */
     int orders[6] = {0};
@@ -146,7 +148,7 @@ static void order(void)
     is_int(first, INT64_C(955274932601387), "the order is what it was");
 }
 
-/* --- text ------------------------------------------------------------------------------------------------------------ */
+/* --- text --------------------------------------------------------------------------------------------------------- */
 
 static void text(void)
 {
@@ -161,7 +163,8 @@ static void text(void)
     if (lks_loader_text(ctx, 3, paths, T, 0.2, &l)) bail("%s", lks_error(ctx));
     is_int(lks_loader_train_count(l), windows, "windows of the training parts");
     is_int(lks_loader_valid_count(l), valid, "windows of the validation parts");
-    ok(lks_loader_input_ndim(l) == 1 && lks_loader_input_shape(l)[0] == T && lks_loader_classes(l) == 256, "shape, classes");
+    ok(lks_loader_input_ndim(l) == 1 && lks_loader_input_shape(l)[0] == T && lks_loader_classes(l) == 256,
+       "shape, classes");
     int good = 1;
     char *seen = calloc(1, 1400);
     for (int64_t at = 0; at < windows;) {
@@ -169,7 +172,8 @@ static void text(void)
         int64_t rows, total, in[8 * 10], out[8 * 10];
         lks_scope_begin(ctx);
         if (lks_loader_train(l, at, 8, 0, 1, &x, &y, &rows, &total)) bail("%s", lks_error(ctx));
-        good &= rows == total && total == (windows - at < 8 ? windows - at : 8) && lks_dim(x, 0) == rows && lks_dim(x, 1) == T;
+        good &= rows == total && total == (windows - at < 8 ? windows - at : 8) && lks_dim(x, 0) == rows &&
+                lks_dim(x, 1) == T;
         good &= lks_to_host(x, in, rows * T * 8) == LKS_OK && lks_to_host(y, out, rows * T * 8) == LKS_OK;
         for (int64_t r = 0; r < rows && good; r++) {
             int64_t w = lks_loader_index(l, 0, at + r), file = 0, before = 0;
@@ -203,9 +207,11 @@ static void text(void)
            x == LKS_NONE && y == LKS_NONE,
        "a micro-batch without rows");
     lks_scope_end(ctx);
-    ok(refused(lks_loader_train(l, -1, 4, 0, 1, &x, &y, &rows, &total), LKS_ERR_ARGUMENT, "position -1"), "position < 0");
+    ok(refused(lks_loader_train(l, -1, 4, 0, 1, &x, &y, &rows, &total), LKS_ERR_ARGUMENT, "position -1"),
+       "position < 0");
     ok(refused(lks_loader_train(l, 0, 0, 0, 1, &x, &y, &rows, &total), LKS_ERR_ARGUMENT, "batch 0"), "batch 0");
-    ok(refused(lks_loader_train(l, 0, 4, 2, 2, &x, &y, &rows, &total), LKS_ERR_ARGUMENT, "2 of 2"), "micro-batch 2 of 2");
+    ok(refused(lks_loader_train(l, 0, 4, 2, 2, &x, &y, &rows, &total), LKS_ERR_ARGUMENT, "2 of 2"),
+       "micro-batch 2 of 2");
     int64_t print = lks_loader_fingerprint(l);
     lks_loader_destroy(&l);
     ok(!l, "destroyed");
@@ -230,12 +236,13 @@ static void text(void)
 static void bad_text(void)
 {
     lks_loader *l = NULL;
-    const char *missing = path_of("missing.txt"), *empty = write_text("empty.txt", 0, 0), *tiny = write_text("tiny.txt", 6, 0),
-               *fine = write_text("fine.txt", 500, 0), *folder = dir;
+    const char *missing = path_of("missing.txt"), *empty = write_text("empty.txt", 0, 0),
+               *tiny = write_text("tiny.txt", 6, 0), *fine = write_text("fine.txt", 500, 0), *folder = dir;
     ok(refused(lks_loader_text(ctx, 1, &missing, 8, 0, &l), LKS_ERR_NOT_FOUND, "missing.txt") && !l, "missing file");
     ok(refused(lks_loader_text(ctx, 1, &empty, 8, 0, &l), LKS_ERR_ARGUMENT, "empty.txt is empty"), "empty file");
     ok(refused(lks_loader_text(ctx, 1, &folder, 8, 0, &l), LKS_ERR_IO, "is a folder"), "folder");
-    ok(refused(lks_loader_text(ctx, 1, &tiny, 8, 0, &l), LKS_ERR_ARGUMENT, "one window takes 9"), "too short for a window");
+    ok(refused(lks_loader_text(ctx, 1, &tiny, 8, 0, &l), LKS_ERR_ARGUMENT, "one window takes 9"),
+       "too short for a window");
     ok(refused(lks_loader_text(ctx, 1, &fine, 0, 0, &l), LKS_ERR_ARGUMENT, "seq_len is 0"), "seq_len 0");
     ok(refused(lks_loader_text(ctx, 1, &fine, 8, 1, &l), LKS_ERR_ARGUMENT, "valid_fraction"), "valid_fraction 1");
     ok(refused(lks_loader_text(ctx, 1, &fine, 8, NAN, &l), LKS_ERR_ARGUMENT, "valid_fraction"), "valid_fraction NaN");
@@ -247,7 +254,7 @@ static void bad_text(void)
     lks_loader_destroy(&l);
 }
 
-/* --- arrays ---------------------------------------------------------------------------------------------------------- */
+/* --- arrays ------------------------------------------------------------------------------------------------------- */
 
 static float want(int64_t i, int j, int scaled) { return (float)((i * 6 + j) % 251) / (scaled ? 255.0f : 1.0f); }
 
@@ -282,7 +289,8 @@ static int check_arrays(lks_loader *l, int64_t n, const int64_t *start, int file
                 good &= row >= 0;
                 if (row >= 0) seen[row]++;
                 for (int j = 0; j < 6; j++)
-                    good &= whole ? b[r * 6 + j] == (labels[r] * 6 + j) % 251 : a[r * 6 + j] == want(labels[r], j, scaled);
+                    good &= whole ? b[r * 6 + j] == (labels[r] * 6 + j) % 251
+                                  : a[r * 6 + j] == want(labels[r], j, scaled);
             }
             lks_scope_end(ctx);
             at += rows;
@@ -317,7 +325,8 @@ static void arrays(void)
                             write_arrays("3.h5", 31, H5T_STD_U8LE, H5T_STD_I16LE, 0)};
     int64_t start[4] = {0, 10, 10, 41};
     if (lks_loader_hdf5(ctx, 3, three, "set/images", "set/labels", 0.25, &l)) bail("%s", lks_error(ctx));
-    ok(check_arrays(l, 41, start, 3, 1, 0) && lks_loader_classes(l) == 31, "three files joined, one of them without samples");
+    ok(check_arrays(l, 41, start, 3, 1, 0) && lks_loader_classes(l) == 31,
+       "three files joined, one of them without samples");
     int64_t a[31], b[31];
     for (int k = 0; k < 31; k++) a[k] = lks_loader_index(l, 0, k);
     lks_random_set(ctx, 77, 0);
@@ -341,7 +350,8 @@ static void arrays(void)
 static void bad_arrays(void)
 {
     lks_loader *l = NULL;
-    const char *path = write_arrays("one.h5", 20, H5T_STD_U8LE, H5T_STD_U8LE, 0), *text_file = write_text("t.h5", 3000, 0),
+    const char *path = write_arrays("one.h5", 20, H5T_STD_U8LE, H5T_STD_U8LE, 0),
+               *text_file = write_text("t.h5", 3000, 0),
                *none = write_arrays("none.h5", 0, H5T_STD_U8LE, H5T_STD_U8LE, 0), *missing = path_of("no.h5");
     ok(refused(lks_loader_hdf5(ctx, 1, &missing, "a", "b", 0, &l), LKS_ERR_NOT_FOUND, "no.h5"), "missing file");
     ok(refused(lks_loader_hdf5(ctx, 1, &text_file, "a", "b", 0, &l), LKS_ERR_CORRUPT, "not an HDF5 file"), "not HDF5");
@@ -360,21 +370,25 @@ static void bad_arrays(void)
     H5Dclose(H5Dcreate2(f, "short", H5T_STD_U8LE, s1, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT));
     H5Dclose(H5Dcreate2(f, "words", str, s1, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT));
     H5Sclose(s0), H5Sclose(s1), H5Tclose(str), H5Fclose(f);
-    ok(refused(lks_loader_hdf5(ctx, 1, &path, "number", "set/labels", 0, &l), LKS_ERR_SHAPE, "single number"), "wrong rank");
-    ok(refused(lks_loader_hdf5(ctx, 1, &path, "set/images", "short", 0, &l), LKS_ERR_SHAPE, "[20,2,3] and \"short\" [19]"),
+    ok(refused(lks_loader_hdf5(ctx, 1, &path, "number", "set/labels", 0, &l), LKS_ERR_SHAPE, "single number"),
+       "wrong rank");
+    ok(refused(lks_loader_hdf5(ctx, 1, &path, "set/images", "short", 0, &l), LKS_ERR_SHAPE,
+               "[20,2,3] and \"short\" [19]"),
        "numbers of samples differ: both shapes are named");
-    ok(refused(lks_loader_hdf5(ctx, 1, &path, "set/images", "words", 0, &l), LKS_ERR_DTYPE, "words"), "text as targets");
+    ok(refused(lks_loader_hdf5(ctx, 1, &path, "set/images", "words", 0, &l), LKS_ERR_DTYPE, "words"),
+       "text as targets");
     const char *two[2] = {path, write_arrays("f.h5", 12, H5T_IEEE_F32LE, H5T_STD_U8LE, 0)};
     ok(refused(lks_loader_hdf5(ctx, 2, two, "set/images", "set/labels", 0, &l), LKS_ERR_SHAPE, "one shape and type"),
        "files of unlike type");
     struct stat st;
     stat(path, &st);
     truncate(path, st.st_size - 1);
-    ok(refused(lks_loader_hdf5(ctx, 1, &path, "set/images", "set/labels", 0, &l), LKS_ERR_CORRUPT, ""), "a truncated file");
+    ok(refused(lks_loader_hdf5(ctx, 1, &path, "set/images", "set/labels", 0, &l), LKS_ERR_CORRUPT, ""),
+       "a truncated file");
     ok(!l, "no loader after a failure");
 }
 
-/* --- reading ahead ----------------------------------------------------------------------------------------------------- */
+/* --- reading ahead ------------------------------------------------------------------------------------------------ */
 
 static int same_batches(lks_loader *a, lks_loader *b, int micros)
 {
@@ -406,7 +420,8 @@ static void ahead(void)
 {
     const char *paths[2] = {write_text("p.txt", 3000, 1), write_text("q.txt", 900, 2)};
     lks_loader *a, *b;
-    if (lks_loader_text(ctx, 2, paths, 16, 0.1, &a) || lks_loader_text(ctx, 2, paths, 16, 0.1, &b)) bail("%s", lks_error(ctx));
+    if (lks_loader_text(ctx, 2, paths, 16, 0.1, &a) || lks_loader_text(ctx, 2, paths, 16, 0.1, &b))
+        bail("%s", lks_error(ctx));
     ok(lks_loader_set_prefetch(b, 1) == LKS_OK && lks_loader_set_prefetch(b, 1) == LKS_OK, "reading ahead is on");
     ok(same_batches(a, b, 1), "text: the same batches with and without");
     ok(same_batches(a, b, 3), "in micro-batches");
@@ -460,7 +475,7 @@ static void many_files(void)
     free(name);
 }
 
-/* --- positions, shares, on any number of ranks ------------------------------------------------------------------------ */
+/* --- positions, shares, on any number of ranks -------------------------------------------------------------------- */
 
 static int64_t sum_over_ranks(int64_t v)
 {
@@ -631,7 +646,8 @@ static void unlike(const char *folder)
     lks_error_clear(ctx);
     snprintf(path, sizeof path, "%s/%s", folder, lks_rank(ctx) == 1 ? "missing.h5" : "9.h5");
     status = lks_loader_hdf5(ctx, 1, &p, "set/images", "set/labels", 0, &l);
-    ok(status == (lks_rank(ctx) == 1 ? LKS_ERR_NOT_FOUND : LKS_ERR_PEER_FAILED) && !l && strstr(lks_error(ctx), "missing.h5"),
+    ok(status == (lks_rank(ctx) == 1 ? LKS_ERR_NOT_FOUND : LKS_ERR_PEER_FAILED) && !l &&
+           strstr(lks_error(ctx), "missing.h5"),
        "one rank misses the file: every rank is told which");
     lks_error_clear(ctx);
 }
@@ -690,7 +706,8 @@ int main(int argc, char **argv)
         uneven(dir);
         no_end(dir);
     }
-    ok(lks_error_code(ctx) == LKS_OK && lks_live_tensors(ctx) == 0, "no error and no tensor is left: %s", lks_error(ctx));
+    ok(lks_error_code(ctx) == LKS_OK && lks_live_tensors(ctx) == 0, "no error and no tensor is left: %s",
+       lks_error(ctx));
     int last = done();
     char command[300];
     snprintf(command, sizeof command, "rm -r %s", dir);

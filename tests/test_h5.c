@@ -77,7 +77,8 @@ static int make_file(const char *path, int64_t offset[8])
     good &= lksi_h5_make_dataset(f, "/small", LKS_I64, 1, small, &at) == LKS_OK;
     good &= lksi_h5_write(f, "/small", LKS_I64, (int64_t[]){1, -2, INT64_MAX}) == LKS_OK;
     good &= lksi_h5_write(f, "/model/scalar", LKS_F64, &(double){0.1}) == LKS_OK;
-    good &= lksi_h5_put_text(f, "/words", "gr\xc3\xbc\xc3\x9f") == LKS_OK && lksi_h5_put_text(f, "/empty", "") == LKS_OK;
+    good &=
+        lksi_h5_put_text(f, "/words", "gr\xc3\xbc\xc3\x9f") == LKS_OK && lksi_h5_put_text(f, "/empty", "") == LKS_OK;
     good &= lksi_h5_set_f64(f, "/", "tenth", 0.1) == LKS_OK;
     for (int i = 0; i < 20; i++) { /* far more than fit in a compact header */
         char name[20];
@@ -211,7 +212,8 @@ static void host_is_left_alone(void)
     H5Dopen2(mine, "nothing", H5P_DEFAULT); /* leaves an error on the stack */
     ssize_t errors = H5Eget_num(H5E_DEFAULT);
     int before = host_calls;
-    ok(refused(lksi_h5_open(&base, "test", path_of("missing.h5"), &f), LKS_ERR_NOT_FOUND, "missing.h5"), "no such file");
+    ok(refused(lksi_h5_open(&base, "test", path_of("missing.h5"), &f), LKS_ERR_NOT_FOUND, "missing.h5"),
+       "no such file");
     int fd = open(path_of("text.h5"), O_WRONLY | O_CREAT, 0600);
     if (write(fd, "not HDF5", 8) != 8) diag("short write");
     close(fd);
@@ -290,7 +292,8 @@ static void another_version(void)
     ok(lksi_h5_check(&base, "test") == LKS_OK, "the version that runs is the one built with");
     ok(lksi_h5_compare(&base, "test", a, 1, newer, 1) == LKS_OK, "a newer release of the same minor version serves");
     ok(refused(lksi_h5_compare(&base, "test", a, 1, older, 1), LKS_ERR_UNSUPPORTED, "1.10.7"), "an older one does not");
-    ok(refused(lksi_h5_compare(&base, "test", a, 1, next, -1), LKS_ERR_UNSUPPORTED, "1.12.0"), "nor another minor version");
+    ok(refused(lksi_h5_compare(&base, "test", a, 1, next, -1), LKS_ERR_UNSUPPORTED, "1.12.0"),
+       "nor another minor version");
     ok(refused(lksi_h5_compare(&base, "test", a, 1, a, 0), LKS_ERR_UNSUPPORTED, "runs with serial"),
        "serial and parallel differ");
     fake_minor = 99;
@@ -329,8 +332,8 @@ static void foreign_files(void)
     H5Pset_deflate(dcpl, 1);
     for (int i = 0; i < 7; i++) {
         char name[8] = {(char)('a' + i), 0};
-        hid_t d = H5Dcreate2(file, name, i < 6 ? types[i] : H5T_IEEE_F32LE, space, H5P_DEFAULT, i < 6 ? H5P_DEFAULT : dcpl,
-                             H5P_DEFAULT);
+        hid_t d = H5Dcreate2(file, name, i < 6 ? types[i] : H5T_IEEE_F32LE, space, H5P_DEFAULT,
+                             i < 6 ? H5P_DEFAULT : dcpl, H5P_DEFAULT);
         H5Dwrite(d, H5T_NATIVE_DOUBLE, H5S_ALL, H5S_ALL, H5P_DEFAULT, x);
         H5Dclose(d);
     }

@@ -60,11 +60,13 @@ uint64_t lksi_ckpt_structure(const lksi_h5_image *image, int64_t size, const lks
 void lksi_ckpt_head(char *head, int64_t size, int64_t extents_at, int64_t n, uint64_t structure)
 {
     memset(head, 0, LKSI_CKPT_HEAD);
-    snprintf(head, CHECKED,
-             MAGIC "format %d\nsize %lld\nextents %lld %lld\nstructure %016llx\nAn HDF5 file begins at byte %d; this is its "
-                   "user block.\n",
-             LKSI_CKPT_FORMAT, (long long)size, (long long)extents_at, (long long)n, (unsigned long long)structure,
-             LKSI_CKPT_HEAD);
+    snprintf(
+        head, CHECKED,
+        MAGIC
+        "format %d\nsize %lld\nextents %lld %lld\nstructure %016llx\nAn HDF5 file begins at byte %d; this is its "
+        "user block.\n",
+        LKSI_CKPT_FORMAT, (long long)size, (long long)extents_at, (long long)n, (unsigned long long)structure,
+        LKSI_CKPT_HEAD);
     char hash[17];
     snprintf(hash, sizeof hash, "%016llx", (unsigned long long)XXH64(head, CHECKED, 0));
     memcpy(head + CHECKED, hash, 16);
@@ -80,7 +82,8 @@ lks_status lksi_ckpt_read(lksi_base *b, const char *where, int fd, const char *p
         if (n < 0)
             return lksi_fail(b, LKS_ERR_IO, where, "%s cannot be read at byte %lld: %s", path, (long long)offset,
                              strerror(errno));
-        if (n == 0) return lksi_fail(b, LKS_ERR_CORRUPT, where, "%s ends at byte %lld, too early", path, (long long)offset);
+        if (n == 0)
+            return lksi_fail(b, LKS_ERR_CORRUPT, where, "%s ends at byte %lld, too early", path, (long long)offset);
         to += n, offset += n, bytes -= n;
     }
     return LKS_OK;
@@ -89,8 +92,8 @@ lks_status lksi_ckpt_read(lksi_base *b, const char *where, int fd, const char *p
 lks_status lksi_ckpt_write_error(lksi_base *b, const char *where, const char *path, int error)
 {
     int space = error == ENOSPC || error == EDQUOT || error == EFBIG;
-    return lksi_fail(b, space ? LKS_ERR_NO_SPACE : LKS_ERR_IO, where, "%s cannot be written: %s%s", path, strerror(error),
-                     error == EFBIG ? " (see ulimit -f)" : "");
+    return lksi_fail(b, space ? LKS_ERR_NO_SPACE : LKS_ERR_IO, where, "%s cannot be written: %s%s", path,
+                     strerror(error), error == EFBIG ? " (see ulimit -f)" : "");
 }
 
 lks_status lksi_ckpt_write(lksi_base *b, const char *where, int fd, const char *path, int64_t offset, const void *data,
@@ -119,7 +122,7 @@ lks_status lksi_ckpt_outcome(lks_context *ctx, const char *where, lks_status min
     return (lks_status)first.code;
 }
 
-/* --- opening --------------------------------------------------------------------------------------------------------- */
+/* --- opening ------------------------------------------------------------------------------------------------------ */
 
 static lks_status damaged(lksi_ckpt_file *f, const char *what)
 {
@@ -147,7 +150,8 @@ static lks_status read_head(lksi_ckpt_file *f, int64_t *extents_at)
     int good = !memcmp(hash, head + CHECKED, 16);
     if (memcmp(head, MAGIC, sizeof MAGIC - 1)) {
         if (good) return damaged(f, "its head is unknown");
-        return lksi_fail(f->base, LKS_ERR_CORRUPT, f->where, "%s is not a Lockstep checkpoint, or its head is damaged", f->path);
+        return lksi_fail(f->base, LKS_ERR_CORRUPT, f->where,
+                         "%s is not a Lockstep checkpoint, or its head is damaged", f->path);
     }
     if (!good) return damaged(f, "the checksum of its head does not fit");
     long long format = 0, size = 0, at = 0, n = 0;
@@ -161,9 +165,10 @@ static lks_status read_head(lksi_ckpt_file *f, int64_t *extents_at)
                &structure) != 4)
         return damaged(f, "its head is unknown");
     if (size != st.st_size)
-        return lksi_fail(f->base, LKS_ERR_CORRUPT, f->where, "%s is damaged: it has %lld bytes instead of %lld", f->path,
-                         (long long)st.st_size, size);
-    if (n < 0 || at < LKSI_CKPT_HEAD || n > size / 24 || at > size - 24 * n) return damaged(f, "the place of its extents");
+        return lksi_fail(f->base, LKS_ERR_CORRUPT, f->where, "%s is damaged: it has %lld bytes instead of %lld",
+                         f->path, (long long)st.st_size, size);
+    if (n < 0 || at < LKSI_CKPT_HEAD || n > size / 24 || at > size - 24 * n)
+        return damaged(f, "its extents have no place in it");
     f->size = size;
     f->n = n;
     f->structure = structure;
@@ -227,8 +232,8 @@ lks_status lksi_ckpt_open(lksi_base *b, const char *where, const char *path, lks
     if (f->path) {
         f->fd = open(path, O_RDONLY | O_CLOEXEC);
         if (f->fd < 0)
-            status = lksi_fail(b, errno == ENOENT || errno == ENOTDIR ? LKS_ERR_NOT_FOUND : LKS_ERR_IO, where, "%s: %s", path,
-                               strerror(errno));
+            status = lksi_fail(b, errno == ENOENT || errno == ENOTDIR ? LKS_ERR_NOT_FOUND : LKS_ERR_IO, where,
+                               "%s: %s", path, strerror(errno));
         else status = open_checked(f);
     }
     if (status == LKS_OK) *out = f;
@@ -260,7 +265,7 @@ int64_t lksi_ckpt_find(const lksi_ckpt_file *f, int64_t offset)
     return lo < f->n && f->e[lo].offset == offset ? lo : -1;
 }
 
-/* --- data ------------------------------------------------------------------------------------------------------------ */
+/* --- data --------------------------------------------------------------------------------------------------------- */
 
 /* Hashes the blocks [first, first + count), numbered over all extents. */
 static lks_status hash_share(lksi_ckpt_file *f, int64_t first, int64_t count)
@@ -337,16 +342,18 @@ lks_status lksi_ckpt_verify_data(lks_context *ctx, lksi_ckpt_file *f, lks_status
     TRY(lksi_ckpt_outcome(ctx, where, mine));
     if (total) TRY(lksi_host_reduce(c, where, f->block_hash, total, LKS_I64, LKS_SUM)); /* the other ranks' are 0 */
     for (int64_t i = 0; i < f->n; i++) {
-        uint64_t hash = lksi_ckpt_hash_list(f->block_hash + f->first_block[i], f->first_block[i + 1] - f->first_block[i]);
+        uint64_t hash =
+            lksi_ckpt_hash_list(f->block_hash + f->first_block[i], f->first_block[i + 1] - f->first_block[i]);
         if (hash == f->e[i].hash) continue;
         char text[1200];
         dataset_at(f, f->e[i].offset, text, sizeof text);
-        return lksi_fail(f->base, LKS_ERR_CORRUPT, where, "%s is damaged: the checksum of %s does not fit", f->path, text);
+        return lksi_fail(f->base, LKS_ERR_CORRUPT, where, "%s is damaged: the checksum of %s does not fit", f->path,
+                         text);
     }
     return LKS_OK;
 }
 
-/* --- names ------------------------------------------------------------------------------------------------------------ */
+/* --- names -------------------------------------------------------------------------------------------------------- */
 
 char *lksi_ckpt_escape(lksi_base *b, const char *prefix, const char *name)
 {

@@ -49,8 +49,8 @@ typedef struct lksi_ckpt_file {
 
 lks_status lksi_ckpt_open(lksi_base *b, const char *where, const char *path, lksi_ckpt_file **f);
 void lksi_ckpt_close(lksi_ckpt_file *f); /* NULL is fine */
-/* Reads all data, each rank a share, and compares the checksums; every rank has the same file or it is an error. Ends with
- * an agreement: the same outcome on every rank. Collective; `mine`: this rank's status so far. */
+/* Reads all data, each rank a share, and compares the checksums; every rank has the same file or it is an error. Ends
+ * with an agreement: the same outcome on every rank. Collective; `mine`: this rank's status so far. */
 lks_status lksi_ckpt_verify_data(lks_context *ctx, lksi_ckpt_file *f, lks_status mine);
 /* Index of the extent at offset, -1 if there is none. */
 int64_t lksi_ckpt_find(const lksi_ckpt_file *f, int64_t offset);

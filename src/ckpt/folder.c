@@ -64,8 +64,8 @@ static lks_status name_of(lksi_base *b, const char *where, const char *dir, int6
                           int bytes)
 {
     size_t n = strlen(dir);
-    if (snprintf(path, (size_t)bytes, "%s%sstep-%08lld%s", dir, n && dir[n - 1] == '/' ? "" : "/", (long long)step, tail) >=
-        bytes)
+    if (snprintf(path, (size_t)bytes, "%s%sstep-%08lld%s", dir, n && dir[n - 1] == '/' ? "" : "/", (long long)step,
+                 tail) >= bytes)
         return lksi_fail(b, LKS_ERR_ARGUMENT, where, "the path of step %lld in %s is too long", (long long)step, dir);
     return LKS_OK;
 }
@@ -126,7 +126,8 @@ lks_status lks_checkpoint_latest(lks_context *ctx, const char *dir, char *path, 
         int64_t at = b->rank == 0 ? s.step[i] : 0;
         char file[4096];
         status = lksi_host_broadcast(ctx->comm, where, &at, sizeof at, 0);
-        if (status == LKS_OK) status = lksi_ckpt_outcome(ctx, where, name_of(b, where, dir, at, ".h5", file, sizeof file));
+        if (status == LKS_OK)
+            status = lksi_ckpt_outcome(ctx, where, name_of(b, where, dir, at, ".h5", file, sizeof file));
         if (status != LKS_OK) break;
         /* A bad file is no error of this call: the context's error is put back as it was. */
         char kept[LKSI_TEXT];
@@ -157,7 +158,9 @@ lks_status lks_checkpoint_latest(lks_context *ctx, const char *dir, char *path, 
     }
     lksi_free(b, s.step);
     if (status == LKS_OK && *step < 0)
-        status = lksi_fail(b, LKS_ERR_NOT_FOUND, where, bad ? "%s holds %lld checkpoints, none of them whole"
-                                                            : "%s holds no checkpoint step-NNNNNNNN.h5", dir, (long long)bad);
+        status = lksi_fail(b, LKS_ERR_NOT_FOUND, where,
+                           bad ? "%s holds %lld checkpoints, none of them whole"
+                               : "%s holds no checkpoint step-NNNNNNNN.h5",
+                           dir, (long long)bad);
     return status;
 }

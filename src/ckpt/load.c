@@ -73,7 +73,7 @@ static lks_status damaged(loading *l, const char *path, const char *what)
     return lksi_fail(l->b, LKS_ERR_CORRUPT, l->where, "%s is damaged: %s %s", l->file->path, path, what);
 }
 
-/* --- what the file has ------------------------------------------------------------------------------------------------- */
+/* --- what the file has -------------------------------------------------------------------------------------------- */
 
 static lks_status add_found(void *user, const char *link)
 {
@@ -152,7 +152,9 @@ static lks_status read_key(void *user, const char *link)
         k->kind = info.dtype == LKS_I64 ? LKSI_KEY_I64 : info.dtype == LKS_F64 ? LKSI_KEY_F64 : LKSI_KEY_TEXT;
         if (info.numel != 1) status = damaged(l, path, "is not one value");
         else if (k->kind == LKSI_KEY_TEXT) status = lksi_h5_read_text(l->h5, path, &k->text);
-        else status = lksi_h5_read_rows(l->h5, path, 0, 1, info.dtype, k->kind == LKSI_KEY_I64 ? (void *)&k->i64 : &k->f64);
+        else
+            status =
+                lksi_h5_read_rows(l->h5, path, 0, 1, info.dtype, k->kind == LKSI_KEY_I64 ? (void *)&k->i64 : &k->f64);
         if (status != LKS_OK && !k->text) k->kind = LKSI_KEY_I64;
     }
     lksi_free(l->b, name);
@@ -182,13 +184,14 @@ static lks_status read_scaler(loading *l)
         TRY(lksi_h5_get_i64(l->h5, "/scaler", whole[i].name, whole[i].value));
     for (size_t i = 0; i < sizeof real / sizeof *real; i++)
         TRY(lksi_h5_get_f64(l->h5, "/scaler", real[i].name, real[i].value));
-    if (enabled < 0 || enabled > 1 || bits < 0 || bits > UINT32_MAX) return damaged(l, "/scaler", "has impossible values");
+    if (enabled < 0 || enabled > 1 || bits < 0 || bits > UINT32_MAX)
+        return damaged(l, "/scaler", "has impossible values");
     v->enabled = (int32_t)enabled;
     v->scale_bits = (uint32_t)bits;
     return LKS_OK;
 }
 
-/* --- what fits where ----------------------------------------------------------------------------------------------------- */
+/* --- what fits where ---------------------------------------------------------------------------------------------- */
 
 static const char *shape_of(lks_dtype dtype, int ndim, const int64_t *shape, char *text, int bytes)
 {
@@ -214,7 +217,8 @@ static lks_status plan_copy(loading *l, found *f, lks_dtype dtype, const lks_ten
     if (f->extent < 0) return LKS_OK;
     if (l->copy_count == l->copy_room) {
         int64_t room = l->copy_room ? 2 * l->copy_room : 64;
-        copy *grown = lksi_realloc(l->b, l->copies, l->copy_room * (int64_t)sizeof *grown, room * (int64_t)sizeof *grown);
+        copy *grown =
+            lksi_realloc(l->b, l->copies, l->copy_room * (int64_t)sizeof *grown, room * (int64_t)sizeof *grown);
         if (!grown) return LKS_ERR_MEMORY;
         l->copies = grown;
         l->copy_room = room;
@@ -267,7 +271,8 @@ static lks_status unknown_block(void *user, const char *name)
     }
     /* A block of parameters that are unknown themselves is not counted once more. */
     l->entries = 0;
-    if (snprintf(path, sizeof path, "/optimizer/%s", name) < (int)sizeof path) TRY(lksi_h5_list(l->h5, path, known_entry, l));
+    if (snprintf(path, sizeof path, "/optimizer/%s", name) < (int)sizeof path)
+        TRY(lksi_h5_list(l->h5, path, known_entry, l));
     if (l->entries) surprise(l, "/optimizer/", name);
     return LKS_OK;
 }
@@ -285,7 +290,8 @@ static lks_status fit_kind(loading *l)
                          l->file->path, kind, n, mine);
     TRY(lksi_h5_read_text(l->h5, "/optimizer/settings", &text));
     if (strcmp(text, mine) && l->b->rank == 0)
-        lksi_log(l->b, LKS_LOG_WARNING, "%s: optimizer settings differ: saved \"%s\", now \"%s\"", l->file->path, text, mine);
+        lksi_log(l->b, LKS_LOG_WARNING, "%s: optimizer settings differ: saved \"%s\", now \"%s\"", l->file->path,
+                 text, mine);
     lksi_free(l->b, text);
     return LKS_OK;
 }
@@ -334,7 +340,8 @@ static lks_status fit_optim(loading *l)
         return damaged(l, "/optimizer", "has a negative counter");
     lksi_h5_info info;
     TRY(lksi_h5_describe(l->h5, "/optimizer/param_applied", &info));
-    if (info.ndim != 1 || info.numel != l->model.n) return damaged(l, "/optimizer/param_applied", "has another length than /model");
+    if (info.ndim != 1 || info.numel != l->model.n)
+        return damaged(l, "/optimizer/param_applied", "has another length than /model");
     int64_t *applied = lksi_alloc(l->b, l->model.n * (int64_t)sizeof *applied);
     if (!applied) return LKS_ERR_MEMORY;
     lks_status status = lksi_h5_read_rows(l->h5, "/optimizer/param_applied", 0, l->model.n, LKS_I64, applied);
@@ -381,7 +388,7 @@ static lks_status fit(loading *l)
     return LKS_OK;
 }
 
-/* --- writing into the program ------------------------------------------------------------------------------------------------ */
+/* --- writing into the program ------------------------------------------------------------------------------------- */
 
 static lks_status copy_in(loading *l)
 {
@@ -440,8 +447,10 @@ static void say_differences(loading *l)
     if (kept == LKS_OK) b->code = LKS_OK;
     const char *now = l->ctx->dev->be->name;
     if (b->rank == 0 && (ranks != b->size || threads != l->ctx->threads || strcmp(device, now)))
-        lksi_log(b, LKS_LOG_INFO, "%s was saved by %lld ranks of %lld threads on %s, this is %d of %d on %s: results may differ "
-                 "in the last bits", l->file->path, (long long)ranks, (long long)threads, device, b->size, l->ctx->threads, now);
+        lksi_log(b, LKS_LOG_INFO,
+                 "%s was saved by %lld ranks of %lld threads on %s, this is %d of %d on %s: results may differ "
+                 "in the last bits",
+                 l->file->path, (long long)ranks, (long long)threads, device, b->size, l->ctx->threads, now);
 }
 
 static void end(loading *l)

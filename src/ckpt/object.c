@@ -159,7 +159,8 @@ lks_status lks_checkpoint_set_text(lks_checkpoint *c, const char *key, const cha
 {
     lksi_key *k = NULL;
     if (!c) return LKS_ERR_ARGUMENT;
-    if (!text) return lksi_fail(&c->ctx->base, LKS_ERR_ARGUMENT, "lks_checkpoint_set_text", "text of \"%s\" is NULL", key);
+    if (!text)
+        return lksi_fail(&c->ctx->base, LKS_ERR_ARGUMENT, "lks_checkpoint_set_text", "text of \"%s\" is NULL", key);
     char *copy = lksi_strdup(&c->ctx->base, text); /* first: text may be the old value */
     if (!copy) return LKS_ERR_MEMORY;
     lks_status status = put(c, "lks_checkpoint_set_text", key, &k);
@@ -179,7 +180,8 @@ static lks_status get(lks_checkpoint *c, const char *where, const char *name, in
     *k = lksi_keys_find(&c->keys, name);
     if (!*k) return lksi_fail(&c->ctx->base, LKS_ERR_NOT_FOUND, where, "there is no key \"%s\"", name);
     if ((*k)->kind != kind)
-        return lksi_fail(&c->ctx->base, LKS_ERR_DTYPE, where, "\"%s\" is %s, not %s", name, kinds[(*k)->kind], kinds[kind]);
+        return lksi_fail(&c->ctx->base, LKS_ERR_DTYPE, where, "\"%s\" is %s, not %s", name, kinds[(*k)->kind],
+                         kinds[kind]);
     return LKS_OK;
 }
 

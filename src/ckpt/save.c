@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * save.c - writing a checkpoint. Rank 0 makes the HDF5 structure in memory and hands out the places of the big datasets;
- * every rank writes its share of their blocks in place, to PATH.tmp; rank 0 adds checksums and structure, syncs,
- * verifies, renames, syncs the folder. Until the rename an older PATH is untouched; after any failure PATH.tmp is gone.
- * HDF5 itself never writes to the disk, so a full one is an ordinary error.
+ * save.c - writing a checkpoint. Rank 0 makes the HDF5 structure in memory and hands out the places of the big
+ * datasets; every rank writes its share of their blocks in place, to PATH.tmp; rank 0 adds checksums and structure,
+ * syncs, verifies, renames, syncs the folder. Until the rename an older PATH is untouched; after any failure PATH.tmp
+ * is gone. HDF5 itself never writes to the disk, so a full one is an ordinary error.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* O_DIRECT, fallocate */
@@ -53,7 +53,7 @@ typedef struct saving {
     int created;
 } saving;
 
-/* --- SIGXFSZ: a file size limit is an error, not the end of the process --------------------------------------------- */
+/* --- SIGXFSZ: a file size limit is an error, not the end of the process ------------------------------------------- */
 
 typedef struct guard { sigset_t old; int pending; } guard;
 
@@ -78,7 +78,7 @@ static void guard_end(const guard *g)
     pthread_sigmask(SIG_SETMASK, &g->old, NULL);
 }
 
-/* --- what is to be written -------------------------------------------------------------------------------------------- */
+/* --- what is to be written ---------------------------------------------------------------------------------------- */
 
 static lks_status add(saving *s, const char *prefix, int entry, int block, const char *data, lks_dtype dtype)
 {
@@ -131,7 +131,7 @@ static lks_status collect(saving *s)
     return LKS_OK;
 }
 
-/* --- rank 0: structure --------------------------------------------------------------------------------------------------- */
+/* --- rank 0: structure -------------------------------------------------------------------------------------------- */
 
 static lks_status put_keys(saving *s)
 {
@@ -158,9 +158,11 @@ static lks_status put_keys(saving *s)
 static lks_status put_scaler(saving *s)
 {
     const lksi_scaler_saved *v = &s->scaler;
-    const struct { const char *name; int64_t value; } whole[] = {
-        {"enabled", v->enabled}, {"scale_bits", v->scale_bits}, {"tracker", v->tracker}, {"good", v->good}, {"bad", v->bad},
-        {"floor_skips", v->floor_skips}, {"interval", v->interval}, {"floor_limit", v->floor_limit}};
+    const struct { const char *name; int64_t value;
+    } whole[] = {{"enabled", v->enabled},   {"scale_bits", v->scale_bits},
+                 {"tracker", v->tracker},   {"good", v->good},
+                 {"bad", v->bad},           {"floor_skips", v->floor_skips},
+                 {"interval", v->interval}, {"floor_limit", v->floor_limit}};
     const struct { const char *name; double value; } real[] = {
         {"growth", v->growth}, {"backoff", v->backoff}, {"floor", v->floor}, {"ceiling", v->ceiling}};
     float scale;
@@ -244,7 +246,8 @@ static lks_status lay_out(saving *s)
     s->fd = open(s->tmp, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666);
     if (s->fd < 0) {
         if (errno == ENOENT || errno == ENOTDIR)
-            return lksi_fail(s->b, LKS_ERR_NOT_FOUND, s->where, "%s cannot be made: its folder does not exist", s->path);
+            return lksi_fail(s->b, LKS_ERR_NOT_FOUND, s->where, "%s cannot be made: its folder does not exist",
+                             s->path);
         return lksi_ckpt_write_error(s->b, s->where, s->tmp, errno);
     }
     s->created = 1;
@@ -254,7 +257,7 @@ static lks_status lay_out(saving *s)
     return LKS_OK;
 }
 
-/* --- every rank: data ---------------------------------------------------------------------------------------------------- */
+/* --- every rank: data --------------------------------------------------------------------------------------------- */
 
 typedef struct sink {
     int fd, direct; /* direct: -1 = not to be had */
@@ -276,7 +279,8 @@ static lks_status fetch(saving *s, sink *k, const char *device, int64_t bytes, i
 static lks_status write_piece(saving *s, sink *k, const item *i, int64_t at, int64_t bytes)
 {
     const char *host;
-    int64_t direct = k->direct >= 0 && bytes >= DIRECT_LEAST ? bytes / DIRECT_ALIGN * DIRECT_ALIGN : 0, offset = i->offset + at;
+    int64_t direct = k->direct >= 0 && bytes >= DIRECT_LEAST ? bytes / DIRECT_ALIGN * DIRECT_ALIGN : 0,
+            offset = i->offset + at;
     TRY(fetch(s, k, i->data + at, bytes, direct > 0, &host));
     lksi_ckpt_hash_blocks(host, bytes, s->hash + i->first_block + at / LKSI_CKPT_BLOCK);
     int64_t done = 0;
@@ -299,7 +303,8 @@ static lks_status write_share(saving *s)
     sink k = {.fd = s->fd, .direct = -1};
     lks_status status = LKS_OK;
     int size = s->b->size, rank = s->b->rank;
-    int64_t q = s->blocks / size, r = s->blocks % size, first = rank * q + (rank < r ? rank : r), last = first + q + (rank < r);
+    int64_t q = s->blocks / size, r = s->blocks % size, first = rank * q + (rank < r ? rank : r),
+            last = first + q + (rank < r);
     int64_t half = first + (last - first) / 2, killed = 0;
     if (first < last) {
         k.room = lksi_alloc(s->b, LKSI_CKPT_WRITE + DIRECT_ALIGN);
@@ -337,7 +342,7 @@ static lks_status write_share(saving *s)
     return status;
 }
 
-/* --- rank 0: the end --------------------------------------------------------------------------------------------------- */
+/* --- rank 0: the end ---------------------------------------------------------------------------------------------- */
 
 static int by_offset(const void *a, const void *b)
 {
@@ -397,7 +402,8 @@ static lks_status seal(saving *s)
         status = lksi_h5_finish(s->h5, &s->image, &size);
         s->h5 = NULL;
     }
-    if (status == LKS_OK && ftruncate(s->fd, (off_t)size)) status = lksi_ckpt_write_error(s->b, s->where, s->tmp, errno);
+    if (status == LKS_OK && ftruncate(s->fd, (off_t)size))
+        status = lksi_ckpt_write_error(s->b, s->where, s->tmp, errno);
     for (int64_t k = 0; k <= n && status == LKS_OK; k++) {
         status = write_gap(s, end, k < n ? e[k].offset : size);
         if (k < n) end = e[k].offset + e[k].bytes;
@@ -477,5 +483,6 @@ lks_status lks_checkpoint_save(lks_checkpoint *c, const char *path)
     if (!c) return LKS_ERR_ARGUMENT;
     const lksi_key *step = lksi_keys_find(&c->keys, "step");
     if (!path || !*path) return lksi_fail(&c->ctx->base, LKS_ERR_ARGUMENT, "lks_checkpoint_save", "no path given");
-    return lksi_ckpt_save(c, "lks_checkpoint_save", path, step && step->kind == LKSI_KEY_I64 ? step->i64 : c->ctx->attempt);
+    return lksi_ckpt_save(c, "lks_checkpoint_save", path,
+                          step && step->kind == LKSI_KEY_I64 ? step->i64 : c->ctx->attempt);
 }

@@ -85,7 +85,8 @@ static lks_status done_h5(array_state *s, array_file *f)
 }
 
 /* Rows [first, first + count) of a file's column through HDF5. */
-static lks_status read_h5(lks_loader *l, const char *where, int c, array_file *f, int64_t first, int64_t count, void *out)
+static lks_status read_h5(lks_loader *l, const char *where, int c, array_file *f, int64_t first, int64_t count,
+                          void *out)
 {
     array_state *s = l->state;
     int64_t start[LKS_MAX_DIMS] = {first}, size[LKS_MAX_DIMS] = {count};
@@ -106,9 +107,11 @@ static lks_tensor *column_tensor(lks_loader *l, const char *where, lksi_job *job
         array_file *f = file_of(s, job->sample[i]);
         int64_t n = 1; /* neighbours are read together */
         if (s->by_offset)
-            lksi_h5_decode(&f->info[which], job->raw + i * l->source.raw_bytes + c->raw_at, c->numel, c->dtype, out + i * row);
+            lksi_h5_decode(&f->info[which], job->raw + i * l->source.raw_bytes + c->raw_at, c->numel, c->dtype,
+                           out + i * row);
         else {
-            while (i + n < job->rows && job->sample[i + n] == job->sample[i] + n && job->sample[i + n] < f->before + f->rows)
+            while (i + n < job->rows && job->sample[i + n] == job->sample[i] + n &&
+                   job->sample[i + n] < f->before + f->rows)
                 n++;
             if (read_h5(l, where, which, f, job->sample[i] - f->before, n, out + i * row)) return NULL;
         }
@@ -120,7 +123,8 @@ static lks_tensor *column_tensor(lks_loader *l, const char *where, lksi_job *job
     return lks_from_host(l->ctx, c->dtype, c->ndim + 1, shape, out);
 }
 
-static lks_status array_deliver(lks_loader *l, const char *where, lksi_job *job, lks_tensor **input, lks_tensor **target)
+static lks_status array_deliver(lks_loader *l, const char *where, lksi_job *job, lks_tensor **input,
+                                lks_tensor **target)
 {
     lks_tensor *in = column_tensor(l, where, job, 0), *out = in ? column_tensor(l, where, job, 1) : NULL;
     if (!out) return l->ctx->base.code ? l->ctx->base.code : LKS_ERR_MEMORY;
@@ -177,7 +181,8 @@ static lks_status survey(lks_loader *l, const char *where, array_file *f, lksi_h
     char text[200];
     TRY(lksi_h5_describe(h5, c->name, i));
     if (i->kind != LKSI_H5_INT && i->kind != LKSI_H5_UINT && i->kind != LKSI_H5_FLOAT)
-        return lksi_fail(b, LKS_ERR_DTYPE, where, "%s: dataset \"%s\" does not hold integers or floats", f->file.path, c->name);
+        return lksi_fail(b, LKS_ERR_DTYPE, where, "%s: dataset \"%s\" does not hold integers or floats", f->file.path,
+                         c->name);
     if (i->ndim < 1)
         return lksi_fail(b, LKS_ERR_SHAPE, where, "%s: %s \"%s\" is a single number; [N, ...] is needed", f->file.path,
                          c->what, c->name);
@@ -199,8 +204,10 @@ static lks_status survey(lks_loader *l, const char *where, array_file *f, lksi_h
     int same = i->ndim == c->ndim + 1 && dtype == c->dtype && scaled == c->scaled;
     for (int d = 0; same && d < c->ndim; d++) same = i->shape[d + 1] == c->shape[d];
     if (!same)
-        return lksi_fail(b, LKS_ERR_SHAPE, where, "%s: dataset \"%s\" %s does not fit that of %s: samples must be of one shape "
-                         "and type", f->file.path, c->name, shape_text(i, text, sizeof text), s->f[0].file.path);
+        return lksi_fail(b, LKS_ERR_SHAPE, where,
+                         "%s: dataset \"%s\" %s does not fit that of %s: samples must be of one shape "
+                         "and type",
+                         f->file.path, c->name, shape_text(i, text, sizeof text), s->f[0].file.path);
     return LKS_OK;
 }
 
@@ -239,8 +246,9 @@ static lks_status array_open(lks_loader *l, int n, const char *const *paths, con
         TRY(status);
         TRY(closed);
         if (f->info[0].shape[0] != f->info[1].shape[0])
-            return lksi_fail(b, LKS_ERR_SHAPE, where, "%s: \"%s\" %s and \"%s\" %s differ in the number of samples", paths[i],
-                             inputs, shape_text(&f->info[0], text[0], 200), targets, shape_text(&f->info[1], text[1], 200));
+            return lksi_fail(b, LKS_ERR_SHAPE, where, "%s: \"%s\" %s and \"%s\" %s differ in the number of samples",
+                             paths[i], inputs, shape_text(&f->info[0], text[0], 200), targets,
+                             shape_text(&f->info[1], text[1], 200));
         f->rows = f->info[0].shape[0];
         f->before = total;
         if (!lksi_add_fits(total, f->rows, &total)) return lksi_fail(b, LKS_ERR_SHAPE, where, "too many samples");
@@ -253,9 +261,11 @@ static lks_status array_open(lks_loader *l, int n, const char *const *paths, con
             h = lksi_fingerprint_name(h, s->c[c].name);
             if (!f->rows) continue;
             if (!d->plain || d->offset < 0) s->by_offset = 0;
-            else if (!lksi_mul_fits(d->numel, d->size, &end) || !lksi_add_fits(end, d->offset, &end) || end > f->file.bytes)
-                return lksi_fail(b, LKS_ERR_CORRUPT, where, "%s is truncated: dataset \"%s\" ends at byte %lld, the file at %lld",
-                                 paths[i], s->c[c].name, (long long)end, (long long)f->file.bytes);
+            else if (!lksi_mul_fits(d->numel, d->size, &end) || !lksi_add_fits(end, d->offset, &end) ||
+                     end > f->file.bytes)
+                return lksi_fail(b, LKS_ERR_CORRUPT, where,
+                                 "%s is truncated: dataset \"%s\" ends at byte %lld, the file at %lld", paths[i],
+                                 s->c[c].name, (long long)end, (long long)f->file.bytes);
         }
     }
     if (total == 0) return lksi_fail(b, LKS_ERR_ARGUMENT, where, "%s holds no samples", n == 1 ? paths[0] : "no file");

@@ -3,11 +3,11 @@
  * loader.c - from a position to this rank's rows. Knows epochs, the order of samples, the shares of micro-batches and
  * ranks, and reading ahead; not what a sample is (text.c, arrays.c).
  *
- * With n training samples, position `at` is place k = at mod n of epoch at div n. The step takes total = min(batch, n - k)
- * samples: batches end with the epoch, and a batch larger than the data is the whole data. Row r of the step is the
- * sample at place k + r. Micro-batch m has the contiguous share m of `micros` of these rows, and a rank the contiguous
- * share `rank` of `size` of those (lksi_share): sizes differ by at most one, larger ones first, so with more ranks than
- * rows the last ranks have none.
+ * With n training samples, position `at` is place k = at mod n of epoch at div n. The step takes total = min(batch, n
+ * - k) samples: batches end with the epoch, and a batch larger than the data is the whole data. Row r of the step is
+ * the sample at place k + r. Micro-batch m has the contiguous share m of `micros` of these rows, and a rank the
+ * contiguous share `rank` of `size` of those (lksi_share): sizes differ by at most one, larger ones first, so with
+ * more ranks than rows the last ranks have none.
  */
 #include "data/loader.h"
 #include <string.h>
@@ -37,8 +37,9 @@ lks_status lksi_loader_ready(lks_loader **l, lks_context *ctx, const char *where
         int64_t h[2] = {(int64_t)(*l)->fingerprint, (int64_t)~(*l)->fingerprint};
         status = lksi_host_reduce(ctx->comm, where, h, 2, LKS_I64, LKS_MAX);
         if (status == LKS_OK && h[0] != ~h[1])
-            status = lksi_fail(&ctx->base, LKS_ERR_MISMATCH, where,
-                               "the data files differ between ranks (name, size or shape); every rank must see the same");
+            status =
+                lksi_fail(&ctx->base, LKS_ERR_MISMATCH, where,
+                          "the data files differ between ranks (name, size or shape); every rank must see the same");
     }
     if (status != LKS_OK) lks_loader_destroy(l);
     return status;
@@ -125,7 +126,9 @@ static lks_status room(lksi_base *b, void *block, int64_t *have, int64_t want, i
     *have = 0;
     p = lksi_mul_fits(want, size, &bytes) ? lksi_alloc(b, bytes) : NULL;
     memcpy(block, &p, sizeof p);
-    if (!p) return lksi_fail(b, LKS_ERR_MEMORY, "lks_loader", "a batch of %lld rows does not fit in memory", (long long)want);
+    if (!p)
+        return lksi_fail(b, LKS_ERR_MEMORY, "lks_loader", "a batch of %lld rows does not fit in memory",
+                         (long long)want);
     *have = want;
     return LKS_OK;
 }
@@ -150,7 +153,8 @@ static lks_status prepare(lks_loader *l, lksi_job *job)
     if (!l->source.pieces) return LKS_OK;
     int64_t pieces, bytes;
     if (!lksi_mul_fits(rows, l->source.pieces, &pieces) || !lksi_mul_fits(rows, l->source.raw_bytes, &bytes))
-        return lksi_fail(b, LKS_ERR_MEMORY, "lks_loader", "a batch of %lld rows does not fit in memory", (long long)rows);
+        return lksi_fail(b, LKS_ERR_MEMORY, "lks_loader", "a batch of %lld rows does not fit in memory",
+                         (long long)rows);
     TRY(room(b, &job->piece, &job->piece_room, pieces, (int64_t)sizeof *job->piece));
     TRY(room(b, &job->raw, &job->raw_room, bytes, 1));
     for (int64_t i = 0; i < rows; i++)
@@ -162,7 +166,8 @@ static lks_status prepare(lks_loader *l, lksi_job *job)
 
 static int same_key(const lksi_job *a, const lksi_job *b)
 {
-    return a->at == b->at && a->batch == b->batch && a->micro == b->micro && a->micros == b->micros && a->seed == b->seed;
+    return a->at == b->at && a->batch == b->batch && a->micro == b->micro && a->micros == b->micros &&
+           a->seed == b->seed;
 }
 
 static lks_status deliver(lks_loader *l, const char *where, lksi_job *job, lks_tensor **input, lks_tensor **target)
@@ -184,8 +189,8 @@ lks_status lks_loader_train(lks_loader *l, int64_t at, int64_t batch, int micro,
     *input = *target = LKS_NONE;
     *rows = *total = 0;
     if (at < 0 || batch < 1 || micros < 1 || micro < 0 || micro >= micros)
-        return lksi_fail(&ctx->base, LKS_ERR_ARGUMENT, where, "position %lld, batch %lld, micro-batch %d of %d", (long long)at,
-                         (long long)batch, micro, micros);
+        return lksi_fail(&ctx->base, LKS_ERR_ARGUMENT, where, "position %lld, batch %lld, micro-batch %d of %d",
+                         (long long)at, (long long)batch, micro, micros);
     lksi_job key = {.at = at, .batch = batch, .micro = micro, .micros = micros, .seed = ctx->seed};
     lksi_job *job = &l->job[0];
     if (l->ahead) lksi_prefetch_wait(l->prefetch);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * order.c - a keyed bijection of [0, n): a balanced Feistel network (Luby & Rackoff, 1988) on the smallest even number of
- * bits that holds n, walked until it falls below n (Black & Rogaway, 2002). The network permutes fewer than 4 n
- * numbers, so the walk takes less than four steps on average, and any place of an epoch costs the same: nothing is
- * shuffled, stored or replayed. Integers only: the same order on every machine.
+ * order.c - a keyed bijection of [0, n): a balanced Feistel network (Luby & Rackoff, 1988) on the smallest even
+ * number of bits that holds n, walked until it falls below n (Black & Rogaway, 2002). The network permutes fewer than
+ * 4 n numbers, so the walk takes less than four steps on average, and any place of an epoch costs the same: nothing
+ * is shuffled, stored or replayed. Integers only: the same order on every machine.
  */
 #include "data/order.h"
 

@@ -24,7 +24,8 @@ lks_status lksi_file_open(lksi_base *b, const char *where, const char *path, int
                          strerror(errno));
     lks_status status = LKS_OK;
     if (fstat(fd, &st)) status = lksi_fail(b, LKS_ERR_IO, where, "%s: %s", path, strerror(errno));
-    else if (S_ISDIR(st.st_mode)) status = lksi_fail(b, LKS_ERR_IO, where, "%s is a folder; name the files in it", path);
+    else if (S_ISDIR(st.st_mode))
+        status = lksi_fail(b, LKS_ERR_IO, where, "%s is a folder; name the files in it", path);
     else if (!S_ISREG(st.st_mode)) status = lksi_fail(b, LKS_ERR_IO, where, "%s is not an ordinary file", path);
     else if (st.st_size == 0) status = lksi_fail(b, LKS_ERR_ARGUMENT, where, "%s is empty", path);
     f->bytes = st.st_size;

@@ -47,7 +47,8 @@ static lks_status text_deliver(lks_loader *l, const char *where, lksi_job *job, 
     (void)where;
     text_state *s = l->state;
     int64_t T = s->length, shape[2] = {job->rows, T};
-    int64_t *x = lksi_loader_scratch(l, 0, job->rows * T * 8), *y = x ? lksi_loader_scratch(l, 1, job->rows * T * 8) : NULL;
+    int64_t *x = lksi_loader_scratch(l, 0, job->rows * T * 8),
+            *y = x ? lksi_loader_scratch(l, 1, job->rows * T * 8) : NULL;
     if (!y) return LKS_ERR_MEMORY;
     for (int64_t i = 0; i < job->rows; i++) {
         const unsigned char *raw = (const unsigned char *)job->raw + i * (T + 1);
@@ -56,7 +57,8 @@ static lks_status text_deliver(lks_loader *l, const char *where, lksi_job *job, 
             y[i * T + t] = raw[t + 1];
         }
     }
-    lks_tensor *in = lks_from_host(l->ctx, LKS_I64, 2, shape, x), *out = in ? lks_from_host(l->ctx, LKS_I64, 2, shape, y) : NULL;
+    lks_tensor *in = lks_from_host(l->ctx, LKS_I64, 2, shape, x),
+               *out = in ? lks_from_host(l->ctx, LKS_I64, 2, shape, y) : NULL;
     if (!out) return l->ctx->base.code ? l->ctx->base.code : LKS_ERR_MEMORY;
     *input = in;
     *target = out;
@@ -104,13 +106,15 @@ static lks_status text_open(lks_loader *l, int n, const char *const *paths, int6
             total[p] += f->windows[p];
         }
         if (f->windows[0] == 0 && n > 1)
-            lksi_log(b, LKS_LOG_WARNING, "%s: %s has %lld bytes for training, too short for one window of %lld + 1: it is not used",
+            lksi_log(b, LKS_LOG_WARNING,
+                     "%s: %s has %lld bytes for training, too short for one window of %lld + 1: it is not used",
                      where, paths[i], (long long)bytes[0], (long long)T);
     }
     if (total[0] == 0)
-        return lksi_fail(b, LKS_ERR_ARGUMENT, where,
-                         "%s is too short: %lld bytes for training, one window takes %lld; use a smaller seq_len or more text",
-                         n == 1 ? paths[0] : "every file", (long long)longest, (long long)T + 1);
+        return lksi_fail(
+            b, LKS_ERR_ARGUMENT, where,
+            "%s is too short: %lld bytes for training, one window takes %lld; use a smaller seq_len or more text",
+            n == 1 ? paths[0] : "every file", (long long)longest, (long long)T + 1);
     l->train = total[0];
     l->valid = total[1];
     l->input_ndim = 1;

@@ -31,7 +31,8 @@ typedef struct lksi_h5_info {
     int64_t offset;  /* of the first element in the file when contiguous, unfiltered and allocated; else -1 */
 } lksi_h5_info;
 
-/* Opens for reading, without file locks. LKS_ERR_NOT_FOUND, _IO, _CORRUPT (not HDF5). where lasts as long as the file. */
+/* Opens for reading, without file locks. LKS_ERR_NOT_FOUND, _IO, _CORRUPT (not HDF5). where lasts as long as the
+ * file. */
 lks_status lksi_h5_open(lksi_base *b, const char *where, const char *path, lksi_h5 **f);
 /* NULL is fine. */
 lks_status lksi_h5_close(lksi_h5 *f);
@@ -58,7 +59,7 @@ lks_status lksi_h5_get_text(lksi_h5 *f, const char *path, const char *name, char
 /* Raw elements as they lie in the file (info->plain) to F32, F64, I64 or U8. Integers to floats round once. */
 void lksi_h5_decode(const lksi_h5_info *info, const void *raw, int64_t n, lks_dtype dtype, void *out);
 
-/* --- writing: a file is made in memory, its big datasets are only given a place ------------------------------------- */
+/* --- writing: a file is made in memory, its big datasets are only given a place ----------------------------------- */
 
 /* New file whose first `userblock` bytes (a power of two >= 512, or 0) are not HDF5's. No times are kept. Datasets of
  * 4 KiB and more begin on multiples of 4 KiB. */
@@ -77,7 +78,7 @@ lks_status lksi_h5_set_text(lksi_h5 *f, const char *path, const char *name, cons
 /* Closes the file; what HDF5 wrote is in *image, *bytes is the size of the file. Frees f also on failure. */
 lks_status lksi_h5_finish(lksi_h5 *f, lksi_h5_image **image, int64_t *bytes);
 
-/* --- images -------------------------------------------------------------------------------------------------------- */
+/* --- images ------------------------------------------------------------------------------------------------------- */
 
 #define LKSI_H5_CHUNK 65536 /* an image is held in pieces of this size */
 

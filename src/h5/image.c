@@ -108,7 +108,7 @@ const void *lksi_h5_image_piece(const lksi_h5_image *image, int64_t i, int64_t *
 int lksi_h5_image_out_of_memory(const lksi_h5_image *image) { return image->out_of_memory; }
 int64_t lksi_h5_image_bytes(const lksi_h5_image *image) { return image->bytes; }
 
-/* --- the driver ------------------------------------------------------------------------------------------------------ */
+/* --- the driver --------------------------------------------------------------------------------------------------- */
 
 typedef struct access { lksi_h5_image *image; } access; /* what the file access list carries */
 

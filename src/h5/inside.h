@@ -36,7 +36,8 @@ void lksi_h5_leave(lksi_h5_session *s);
 
 /* Innermost reason HDF5 gives, "" if none; before any other HDF5 call. */
 void lksi_h5_reason(char *text, int bytes);
-/* Registers the driver that keeps a file in `image` and sets it in a file access list; *driver is to be unregistered. */
+/* Registers the driver that keeps a file in `image` and sets it in a file access list; *driver is to be unregistered.
+ */
 int lksi_h5_image_access(lksi_h5_image *image, hid_t fapl, hid_t *driver);
 int lksi_h5_image_out_of_memory(const lksi_h5_image *image);
 int64_t lksi_h5_image_bytes(const lksi_h5_image *image);

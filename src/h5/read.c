@@ -207,7 +207,8 @@ static lks_status no_such(lksi_h5 *f, const char *path)
     H5Literate(f->file, H5_INDEX_NAME, H5_ITER_INC, NULL, look, &v);
     lksi_h5_leave(&s);
     if (!v.found) return lksi_fail(f->base, LKS_ERR_NOT_FOUND, f->where, "%s holds no datasets", f->label);
-    return lksi_fail(f->base, LKS_ERR_NOT_FOUND, f->where, "%s has no dataset \"%s\"; it has: %s", f->label, path, text);
+    return lksi_fail(f->base, LKS_ERR_NOT_FOUND, f->where, "%s has no dataset \"%s\"; it has: %s", f->label, path,
+                     text);
 }
 
 lks_status lksi_h5_describe(lksi_h5 *f, const char *path, lksi_h5_info *info)
@@ -249,7 +250,8 @@ lks_status lksi_h5_describe(lksi_h5 *f, const char *path, lksi_h5_info *info)
     int64_t bytes, nonzero = 1;
     for (int i = 0; i < ndim; i++) {
         if (dims[i] > INT64_MAX || (dims[i] && !lksi_mul_fits(nonzero, (int64_t)dims[i], &nonzero)))
-            return lksi_fail(f->base, LKS_ERR_CORRUPT, f->where, "%s: dataset %s has an impossible shape", f->label, path);
+            return lksi_fail(f->base, LKS_ERR_CORRUPT, f->where, "%s: dataset %s has an impossible shape", f->label,
+                             path);
         info->shape[i] = (int64_t)dims[i];
         info->numel = dims[i] ? info->numel : 0;
     }
@@ -275,7 +277,8 @@ lks_status lksi_h5_read_box(lksi_h5 *f, const char *path, const int64_t *start, 
         for (int i = 0; i < ndim; i++) first[i] = (hsize_t)start[i], size[i] = (hsize_t)count[i];
         mem = ndim ? H5Screate_simple(ndim, size, NULL) : H5Screate(H5S_SCALAR);
         type = lksi_h5_memory_type(dtype);
-        if (mem >= 0 && type >= 0 && (!ndim || H5Sselect_hyperslab(space, H5S_SELECT_SET, first, NULL, size, NULL) >= 0))
+        if (mem >= 0 && type >= 0 &&
+            (!ndim || H5Sselect_hyperslab(space, H5S_SELECT_SET, first, NULL, size, NULL) >= 0))
             ok = H5Dread(d, type, mem, space, H5P_DEFAULT, out);
         if (ok < 0) lksi_h5_reason(why, sizeof why);
     }
@@ -298,8 +301,8 @@ lks_status lksi_h5_read_rows(lksi_h5 *f, const char *path, int64_t first, int64_
     int64_t start[LKS_MAX_DIMS] = {0};
     if (info.ndim) {
         if (first < 0 || count < 0 || first > info.shape[0] - count)
-            return lksi_fail(f->base, LKS_ERR_ARGUMENT, f->where, "%s: dataset %s has no rows [%lld, %lld)", f->label, path,
-                             (long long)first, (long long)(first + count));
+            return lksi_fail(f->base, LKS_ERR_ARGUMENT, f->where, "%s: dataset %s has no rows [%lld, %lld)", f->label,
+                             path, (long long)first, (long long)(first + count));
         start[0] = first;
         info.shape[0] = count;
     }
@@ -366,15 +369,17 @@ lks_status lksi_h5_list(lksi_h5 *f, const char *group, lksi_h5_name_fn fn, void 
     lksi_h5_leave(&s);
     lks_status status = LKS_OK;
     if (v.failed) status = LKS_ERR_MEMORY;
-    else if (ok < 0) status = lksi_fail(f->base, LKS_ERR_CORRUPT, f->where, "%s: group %s cannot be read", f->label, group);
-    for (int64_t i = 0; status == LKS_OK && i < v.used; i += (int64_t)strlen(v.text + i) + 1) status = fn(user, v.text + i);
+    else if (ok < 0)
+        status = lksi_fail(f->base, LKS_ERR_CORRUPT, f->where, "%s: group %s cannot be read", f->label, group);
+    for (int64_t i = 0; status == LKS_OK && i < v.used; i += (int64_t)strlen(v.text + i) + 1)
+        status = fn(user, v.text + i);
     lksi_free(f->base, v.text);
     return status;
 }
 
 /* Reads a scalar attribute of the class asked for. text: bytes >= 1. */
-static lks_status get(lksi_h5 *f, const char *path, const char *name, H5T_class_t want, hid_t (*memory)(void), void *out,
-                      int bytes)
+static lks_status get(lksi_h5 *f, const char *path, const char *name, H5T_class_t want, hid_t (*memory)(void),
+                      void *out, int bytes)
 {
     lksi_h5_session s;
     lksi_h5_enter(&s);
@@ -402,8 +407,8 @@ static lks_status get(lksi_h5 *f, const char *path, const char *name, H5T_class_
     if (!found)
         return lksi_fail(f->base, LKS_ERR_NOT_FOUND, f->where, "%s: %s has no attribute \"%s\"", f->label, path, name);
     if (ok < 0)
-        return lksi_fail(f->base, LKS_ERR_CORRUPT, f->where, "%s: attribute \"%s\" of %s cannot be read", f->label, name,
-                         path);
+        return lksi_fail(f->base, LKS_ERR_CORRUPT, f->where, "%s: attribute \"%s\" of %s cannot be read", f->label,
+                         name, path);
     return LKS_OK;
 }
 

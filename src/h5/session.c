@@ -71,11 +71,12 @@ lks_status lksi_h5_compare(lksi_base *b, const char *where, const unsigned built
     const char *flavour[] = {"", " serial", " parallel"};
     int other = runs_parallel >= 0 && built_parallel >= 0 && runs_parallel != built_parallel;
     if (runs[0] == built[0] && runs[1] == built[1] && runs[2] >= built[2] && !other) return LKS_OK;
-    return lksi_fail(b, LKS_ERR_UNSUPPORTED, where,
-                     "Lockstep was built with%s HDF5 %u.%u.%u but runs with%s HDF5 %u.%u.%u; put the library it was built "
-                     "with on the library path, or build it anew",
-                     flavour[built_parallel + 1], built[0], built[1], built[2], flavour[runs_parallel + 1], runs[0],
-                     runs[1], runs[2]);
+    return lksi_fail(
+        b, LKS_ERR_UNSUPPORTED, where,
+        "Lockstep was built with%s HDF5 %u.%u.%u but runs with%s HDF5 %u.%u.%u; put the library it was built "
+        "with on the library path, or build it anew",
+        flavour[built_parallel + 1], built[0], built[1], built[2], flavour[runs_parallel + 1], runs[0], runs[1],
+        runs[2]);
 }
 
 /* Whether the library that runs is a parallel one: asked of that very library, another may be in the process, too. */

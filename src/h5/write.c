@@ -135,7 +135,8 @@ static lks_status make(lksi_h5 *f, const char *path, hid_t type, int ndim, const
         H5Pset_attr_phase_change(dcpl, 1000, 0) >= 0 && H5Pset_layout(dcpl, H5D_CONTIGUOUS) >= 0 &&
         H5Pset_alloc_time(dcpl, H5D_ALLOC_TIME_EARLY) >= 0 && H5Pset_fill_time(dcpl, H5D_FILL_TIME_NEVER) >= 0)
         d = H5Dcreate2(f->file, path, type, space, lcpl, dcpl, H5P_DEFAULT);
-    if (d < 0 || (data && H5Dwrite(d, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, data) < 0)) status = broken(f, "dataset", path);
+    if (d < 0 || (data && H5Dwrite(d, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, data) < 0))
+        status = broken(f, "dataset", path);
     else if (offset) {
         haddr_t at = H5Dget_offset(d);
         *offset = at == HADDR_UNDEF || empty ? -1 : (int64_t)at;
@@ -187,7 +188,8 @@ static lks_status set(lksi_h5 *f, const char *path, const char *name, hid_t type
 {
     lks_status status = LKS_OK;
     hid_t a = -1, space = -1, o = -1;
-    if (type >= 0 && memory >= 0) o = H5Oopen(f->file, path, H5P_DEFAULT); /* an attribute opened by path is not written */
+    if (type >= 0 && memory >= 0)
+        o = H5Oopen(f->file, path, H5P_DEFAULT); /* an attribute opened by path is not written */
     if (o >= 0) {
         if (H5Aexists(o, name) > 0) a = H5Aopen(o, name, H5P_DEFAULT);
         else if ((space = H5Screate(H5S_SCALAR)) >= 0) a = H5Acreate2(o, name, type, space, H5P_DEFAULT, H5P_DEFAULT);
