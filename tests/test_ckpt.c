@@ -627,7 +627,7 @@ static void nothing_is_left(void)
     make(&a, plain, PLAIN, LKS_ADAMW, 1);
     fill(&a, 1);
     const char *path = path_of("again.h5");
-    int rounds = getenv("LKS_TEST_ROUNDS") ? atoi(getenv("LKS_TEST_ROUNDS")) : 150, good = 1;
+    int rounds = getenv("LKS_TEST_ROUNDS") ? atoi(getenv("LKS_TEST_ROUNDS")) : 60, good = 1;
     struct rusage before = {0}, after;
     hid_t from = -1, to;
     int64_t blocks = 0;
@@ -673,7 +673,7 @@ static int has_value(model *m, int64_t step, const char *folder)
 static void kills(void)
 {
     const row big[] = {{"w", LKS_F32, 0, 1, {500000}}, {"b", LKS_F32, 0, 1, {3}}};
-    int rounds = getenv("LKS_TEST_KILLS") ? atoi(getenv("LKS_TEST_KILLS")) : 60, good = 1, during = 0;
+    int rounds = getenv("LKS_TEST_KILLS") ? atoi(getenv("LKS_TEST_KILLS")) : 50, good = 1, during = 0;
     unsigned seed = getenv("LKS_TEST_SEED") ? (unsigned)atoi(getenv("LKS_TEST_SEED")) : (unsigned)getpid();
     char folder[300];
     snprintf(folder, sizeof folder, "%s/kills", dir);
