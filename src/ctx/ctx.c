@@ -204,9 +204,11 @@ lks_status lks_context_create(MPI_Comm comm, const lks_config *config, lks_conte
     b->log_user = config ? config->log_user : NULL;
     ctx->seed = config ? config->seed : 0;
     const char *device = config ? config->device : "cpu";
+    int hosted = mpi_state() == 1 && ours_key == MPI_KEYVAL_INVALID;
     lks_status s = start_mpi(b);
     if (s == LKS_OK) s = check_launch(b);
-    if (s == LKS_OK && comm == MPI_COMM_NULL) comm = MPI_COMM_WORLD;
+    /* In a program that runs MPI itself, MPI_COMM_NULL is a rank left out by MPI_Comm_split, not a wish for all. */
+    if (s == LKS_OK && comm == MPI_COMM_NULL && !hosted) comm = MPI_COMM_WORLD;
     if (s == LKS_OK) s = lksi_comm_open(b, comm, &ctx->comm);
     if (s == LKS_OK) {
         b->rank = ctx->comm->rank;
