@@ -4,7 +4,7 @@
  * REAL = float and double. A block of query rows keeps its whole rows of scores in the second cache: there is no T x S
  * matrix.
  *
- * Wants: REAL, SUFFIX, REAL_DTYPE, EXP (any argument), EXP_BELOW (x <= 0), LOG, LOWEST (-infinity).
+ * Wants: REAL, BITS (integer of its size), SUFFIX, REAL_DTYPE, EXP (x <= 0), LOG, LOWEST (-infinity).
  */
 #define CORE_(a, b) a##_##b
 #define CORE(a, b) CORE_(a, b)
@@ -13,15 +13,67 @@
 #define LANES (64 / (int)sizeof(REAL))
 #define UP(x, to) (((x) + (to) - 1) / (to) * (to))
 
-typedef REAL NAME(lanes) __attribute__((vector_size(64), aligned(sizeof(REAL))));
+/* Sums and maxima go in LANES lanes, held in PIECES hardware vectors; n is a multiple of LANES. */
+typedef REAL NAME(vec) __attribute__((vector_size(LKSI_TILE_BYTES / 2), aligned(sizeof(REAL))));
+typedef BITS NAME(bits) __attribute__((vector_size(LKSI_TILE_BYTES / 2)));
+#define PIECES (128 / LKSI_TILE_BYTES)
+#define WIDTH (LANES / PIECES)
+#define AT(x, i) (*(const NAME(vec) *)((x) + (i)))
 
-static REAL NAME(fold)(NAME(lanes) v)
+static REAL NAME(fold)(const NAME(vec) *v)
 {
     REAL t[LANES];
-    memcpy(t, &v, sizeof t);
+    memcpy(t, v, sizeof t);
     for (int half = LANES / 2; half > 0; half /= 2)
         for (int i = 0; i < half; i++) t[i] += t[i + half];
     return t[0];
+}
+
+static REAL NAME(sum)(const REAL *x, int64_t n)
+{
+    NAME(vec) total[PIECES] = {{0}};
+    for (int64_t j = 0; j < n; j += LANES)
+#pragma GCC unroll 8
+        for (int p = 0; p < PIECES; p++) total[p] += AT(x, j + p * WIDTH);
+    return NAME(fold)(total);
+}
+
+static REAL NAME(dot)(const REAL *x, const REAL *y, int64_t n)
+{
+    NAME(vec) total[PIECES] = {{0}};
+    for (int64_t j = 0; j < n; j += LANES)
+#pragma GCC unroll 8
+        for (int p = 0; p < PIECES; p++) total[p] += AT(x, j + p * WIDTH) * AT(y, j + p * WIDTH);
+    return NAME(fold)(total);
+}
+
+/* NaN is passed over. */
+static REAL NAME(largest)(const REAL *x, int64_t n)
+{
+    NAME(vec) best[PIECES];
+    REAL lane[LANES], top = LOWEST;
+#pragma GCC unroll 8
+    for (int p = 0; p < PIECES; p++) best[p] = LOWEST - (NAME(vec)){0};
+    for (int64_t j = 0; j < n; j += LANES)
+#pragma GCC unroll 8
+        for (int p = 0; p < PIECES; p++) {
+            NAME(vec) v = AT(x, j + p * WIDTH);
+            NAME(bits) more = v > best[p];
+            best[p] = (NAME(vec))(((NAME(bits))v & more) | ((NAME(bits))best[p] & ~more));
+        }
+    memcpy(lane, best, sizeof lane);
+    for (int i = 0; i < LANES; i++) top = lane[i] > top ? lane[i] : top;
+    return top;
+}
+
+/* Rows of one head are far apart in a packed tensor, so the processor does not foresee them. */
+static inline void NAME(ahead)(const void *x, int dtype, int64_t rs, int64_t n, int64_t d)
+{
+    int64_t bytes = d * lks_dtype_size(dtype);
+    if (rs * lks_dtype_size(dtype) <= bytes + 256 || bytes > 1024) return;
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t at = 0; at < bytes; at += 64)
+            __builtin_prefetch((const char *)io_at(x, dtype, i * rs) + at);
 }
 
 /* Rows [n, d] of any dtype and strides: REAL, dense. */
@@ -105,27 +157,27 @@ static void NAME(forward_part)(void *arg, int64_t begin, int64_t end, int worker
         int64_t block = u % s->blocks, bh = u / s->blocks, b = bh / s->heads, h = bh % s->heads;
         int64_t t0 = block * s->rows, rows = s->queries - t0 < s->rows ? s->queries - t0 : s->rows;
         int64_t most = seen_keys(s, t0 + rows - 1); /* of any row here */
+        const void *qh = io_at(q->data, q->dtype, b * q->stride[0] + h * q->stride[1] + t0 * q->stride[2]);
+        NAME(ahead)(qh, q->dtype, q->stride[2], rows, d);
         if (bh != packed) {
+            NAME(ahead)(io_at(k->data, k->dtype, b * k->stride[0] + h * k->stride[1]), k->dtype, k->stride[2],
+                        s->keys < 256 ? s->keys : 256, d);
+            NAME(ahead)(io_at(v->data, v->dtype, b * v->stride[0] + h * v->stride[1]), v->dtype, v->stride[2],
+                        s->keys < 256 ? s->keys : 256, dv);
             NAME(panels_of_transpose)(kt, io_at(k->data, k->dtype, b * k->stride[0] + h * k->stride[1]), k->dtype,
                                       k->stride[2], k->stride[3], s->keys, d, stage);
             NAME(panels_of)(vp, io_at(v->data, v->dtype, b * v->stride[0] + h * v->stride[1]), v->dtype, v->stride[2],
                             v->stride[3], s->keys, dv);
             packed = bh;
         }
-        NAME(rows)(qb, io_at(q->data, q->dtype, b * q->stride[0] + h * q->stride[1] + t0 * q->stride[2]), q->dtype,
-                   q->stride[2], q->stride[3], rows, d);
+        NAME(rows)(qb, qh, q->dtype, q->stride[2], q->stride[3], rows, d);
         memset(qb + rows * d, 0, (size_t)((UP(rows, LKSI_TILE_ROWS) - rows) * d) * sizeof(REAL));
         NAME(tiles)(rows, most, d, qb, d, 1, kt, NR * d, scores, s->ld, 0);
         for (int64_t r = 0; r < rows; r++) {
-            REAL *restrict row = scores + r * s->ld, top = LOWEST, sum = 0;
+            REAL *restrict row = scores + r * s->ld;
             int64_t seen = seen_keys(s, t0 + r), whole = UP(seen, LANES);
             NAME(mask_row)(s, row, b, h, t0 + r, seen, UP(most, LANES), extra);
-            NAME(lanes) total = {0};
-            REAL best[LANES];
-            for (int i = 0; i < LANES; i++) best[i] = LOWEST;
-            for (int64_t j = 0; j < whole; j += LANES)
-                for (int i = 0; i < LANES; i++) best[i] = row[j + i] > best[i] ? row[j + i] : best[i];
-            for (int i = 0; i < LANES; i++) top = best[i] > top ? best[i] : top;
+            REAL top = NAME(largest)(row, whole);
             if (top == LOWEST) { /* nothing is seen */
                 int nan = 0;
                 for (int64_t j = 0; j < seen; j++) nan |= !(row[j] == LOWEST);
@@ -135,9 +187,8 @@ static void NAME(forward_part)(void *arg, int64_t begin, int64_t end, int worker
                     continue;
                 }
             }
-            for (int64_t j = 0; j < whole; j++) row[j] = EXP_BELOW(row[j] - top);
-            for (int64_t j = 0; j < whole; j += LANES) total += *(NAME(lanes) *)(row + j);
-            sum = NAME(fold)(total);
+            for (int64_t j = 0; j < whole; j++) row[j] = EXP(row[j] - top);
+            REAL sum = NAME(sum)(row, whole);
             put_lse(lse, b, h, t0 + r, (double)top + LOG((double)sum));
             REAL inverse = 1 / sum;
             if (s->p > 0) {
@@ -217,14 +268,12 @@ static void NAME(backward_part)(void *arg, int64_t begin, int64_t end, int worke
                 if (log_sum == LOWEST) seen = whole = 0;
                 for (int64_t j = 0; j < whole; j++) row[j] = EXP(row[j] - log_sum);
                 for (int64_t j = seen; j < whole; j++) g[j] = 0;
-                NAME(lanes) total = {0};
                 if (s->p > 0) { /* extra: factors; g: gradient of the probabilities before dropout */
                     NAME(draw)(s, b, h, t0 + r, seen, words, extra);
                     for (int64_t j = seen; j < whole; j++) extra[j] = 0;
                     for (int64_t j = 0; j < whole; j++) g[j] *= extra[j];
                 }
-                for (int64_t j = 0; j < whole; j += LANES) total += *(NAME(lanes) *)(row + j) * *(NAME(lanes) *)(g + j);
-                REAL delta = NAME(fold)(total);
+                REAL delta = NAME(dot)(row, g, whole);
                 for (int64_t j = 0; j < whole; j++) g[j] = row[j] * (g[j] - delta) * scale;
                 if (s->p > 0)
                     for (int64_t j = 0; j < whole; j++) row[j] *= extra[j];
@@ -271,11 +320,14 @@ static lks_status NAME(backward)(lksi_cpu *cpu, const lksi_args *a, head_job *s)
 #undef NAME
 #undef NR
 #undef LANES
+#undef PIECES
+#undef WIDTH
+#undef AT
+#undef BITS
 #undef UP
 #undef REAL
 #undef REAL_DTYPE
 #undef SUFFIX
 #undef EXP
-#undef EXP_BELOW
 #undef LOG
 #undef LOWEST

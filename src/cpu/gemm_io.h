@@ -18,6 +18,20 @@ IO_FN void *io_at(const void *p, int dtype, int64_t i)
     return (char *)p + i * (dtype == LKS_F64 ? 8 : dtype == LKS_F32 ? 4 : 2);
 }
 
+/* Runs here are short: the barrier keeps the compiler from calling memmove for each. */
+IO_FN void io_copy_f32(float *restrict to, const float *restrict from, int64_t n)
+{
+    int64_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        memcpy(to + i, from + i, 32);
+        __asm__ volatile("" ::: "memory");
+    }
+    for (; i < n; i++) {
+        to[i] = from[i];
+        __asm__ volatile("" ::: "memory");
+    }
+}
+
 /* to[0..n) = n elements `stride` apart, in float32. */
 IO_FN void io_load_f32(float *restrict to, const void *restrict from, int dtype, int64_t stride, int64_t n)
 {
@@ -25,7 +39,7 @@ IO_FN void io_load_f32(float *restrict to, const void *restrict from, int dtype,
     if (dtype == LKS_F32) {
         const float *x = from;
         if (stride == 1)
-            for (; i < n; i++) to[i] = x[i];
+            io_copy_f32(to, x, n);
         else
             for (; i < n; i++) to[i] = x[i * stride];
     } else if (dtype == LKS_BF16) {
@@ -52,7 +66,7 @@ IO_FN void io_store_f32(void *restrict to, const float *restrict from, int dtype
     if (dtype == LKS_F32) {
         float *y = to;
         if (stride == 1)
-            for (; i < n; i++) y[i] = from[i];
+            io_copy_f32(y, from, n);
         else
             for (; i < n; i++) y[i * stride] = from[i];
     } else if (dtype == LKS_BF16) {
