@@ -154,7 +154,7 @@ static double rounding(int dtype)
 }
 
 /* Is `got`, stored as dtype, the sum `want` of terms whose magnitudes add up to `size`, for sums of `depth` terms? */
-static int near_sum(double got, double want, double size, int dtype, double depth)
+static inline int near_sum(double got, double want, double size, int dtype, double depth)
 {
     double unit = dtype == LKS_F64 ? 0x1p-52 : 0x1p-23;
     return fabs(got - want) <= unit * size * (4 + sqrt(depth)) + fabs(want) * rounding(dtype) * 1.01 +
