@@ -771,6 +771,32 @@ static void test_no_memory(void)
         lks_scope_end(ctx);
     }
     ok(!bad && tried > 50, "%d allocations fail without a trace", tried);
+    /* A graph that is kept through a backward that fails is as good as before. */
+    for (int way = 0; way < 2; way++) {
+        lks_scope_begin(ctx);
+        lks_tensor *x = LEAF(1, 2, 3, 4), *h = lks_mul(x, x), *part[2], *g = NULL;
+        lks_split(h, 2, 0, 2, part);
+        lks_tensor *y = total(lks_add(lks_add(lks_mul(part[0], part[1]), part[0]), lks_exp(lks_sum(h, 1, (int[]){0}, 1, LKS_DTYPE_NONE))));
+        double want[4], *v;
+        lks_backward(y, LKS_NONE, 1);
+        v = values_of(ctx, lks_grad(x));
+        memcpy(want, v, sizeof want);
+        free(v);
+        for (int64_t n = 1; n < 1000; n++) {
+            lks_zero_grad(x);
+            ctx->base.fail_at = n;
+            lks_status s = way ? lks_gradients(y, LKS_NONE, 1, &x, 1, 0, &g) : lks_backward(y, LKS_NONE, 1);
+            int64_t left = ctx->base.fail_at;
+            ctx->base.fail_at = 0;
+            lks_error_clear(ctx);
+            lks_zero_grad(x);
+            bad |= !fine(lks_backward(y, LKS_NONE, 1)) || !holds(lks_grad(x), 4, want);
+            if (bad) diag("way %d, after the failure of allocation %lld (%s)", way, (long long)n, lks_status_name(s));
+            if (bad || left > 0) break;
+        }
+        lks_scope_end(ctx);
+    }
+    ok(!bad, "and a graph that is kept can be walked again");
 }
 
 /* --- cases --- */

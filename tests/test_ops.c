@@ -527,6 +527,44 @@ static int check_far(const sample *s)
     return good;
 }
 
+/* --- rows without a gradient that programs call: every layout and dtype, also in a region --- */
+
+static void test_comparisons(void)
+{
+    static lks_tensor *(*const compare[])(lks_tensor *, lks_tensor *) = {lks_eq, lks_ne, lks_lt, lks_le, lks_gt, lks_ge};
+    static const char *const names[] = {"eq", "ne", "lt", "le", "gt", "ge", "argmax"};
+    static const lks_dtype dtypes[] = {LKS_F64, LKS_F32, LKS_F16, LKS_BF16, LKS_I64, LKS_I32, LKS_U8};
+    static const sample pair = {.row = "compare", .what = "", .in = {{IN_INDEX, 3, {2, 3, 4}, 3}, {IN_INDEX, 2, {3, 1}, 3}}, .nin = 2};
+    for (int c = 0; c < 7; c++) {
+        int good = 1;
+        for (int k = 0; k < 7 * LAYOUTS * 2; k++) {
+            lks_context *ctx = k % 2 ? far : cpu[2];
+            lks_scope_begin(ctx);
+            lks_tensor *a = lks_to(sample_tensor(ctx, &pair, 0, LKS_F32, k / 14), dtypes[k / 2 % 7]);
+            lks_tensor *b = lks_to(sample_tensor(ctx, &pair, 1, LKS_F32, k / 14), dtypes[k / 2 % 7]);
+            double *x = values_of(ctx, a), *y = values_of(ctx, b);
+            lks_autocast_begin(ctx, LKS_BF16, k % 3 > 0, 1);
+            lks_tensor *t = c < 6 ? compare[c](a, b) : lks_argmax(a, 1, 0);
+            lks_autocast_end(ctx);
+            double *z = values_of(ctx, t);
+            good &= t && lks_dtype_of(t) == (c < 6 ? LKS_BOOL : LKS_I64) && !lks_requires_grad(t);
+            for (int i = 0; i < 24 && c < 6 && good; i++) {
+                double p = x[i], q = y[i / 4 % 3];
+                good = z[i] == (c == 0 ? p == q : c == 1 ? p != q : c == 2 ? p < q : c == 3 ? p <= q : c == 4 ? p > q : p >= q);
+            }
+            for (int i = 0; i < 8 && c == 6 && good; i++) {
+                int at = 0, base = i / 4 * 12 + i % 4;
+                for (int d = 1; d < 3; d++)
+                    if (x[base + 4 * d] > x[base + 4 * at]) at = d;
+                good = z[i] == at;
+            }
+            free(x), free(y), free(z);
+            lks_scope_end(ctx);
+        }
+        ok(good, "%s: every layout and dtype, on both devices, in regions", names[c]);
+    }
+}
+
 /* --- calls that must be refused --- */
 
 static lks_tensor *made(lks_context *ctx, lks_dtype dtype, int ndim, const int64_t *shape)
@@ -714,6 +752,7 @@ int main(void)
     each_row("failing memory", check_failures, 0);
     each_row("failing memory on far", check_failures_far, 0);
     ok(failures > 5000, "%lld allocations were made to fail", (long long)failures);
+    test_comparisons();
     test_refusals(cpu[2], cpu[1]);
     test_first_error(cpu[2]);
     for (int t = 1; t <= THREADS; t++) {

@@ -601,6 +601,23 @@ static void test_failures(void)
         tried++;
     }
     ok(!bad && tried > 10, "%d allocations fail without a trace", tried);
+    /* The ring of values on their way is made at its first use. */
+    lks_context *fresh = context_on(device, NULL, 1);
+    int64_t ticket = -1;
+    for (int64_t n = 1; n < 300 && ticket < 0 && !bad; n++) {
+        lks_scope_begin(fresh);
+        lks_tensor *x = lks_ones(fresh, LKS_F32, 0, NULL);
+        fresh->base.fail_at = n;
+        ticket = lks_item_later(x);
+        fresh->base.fail_at = 0;
+        bad |= ticket < 0 && ticket != LKS_ERR_MEMORY;
+        if (ticket < 0) lks_error_clear(fresh);
+        double v = 0;
+        if (ticket > 0) bad |= lks_item_take(fresh, ticket, &v) != LKS_OK || v != 1;
+        lks_scope_end(fresh);
+    }
+    ok(!bad && ticket > 0, "so do those of the first lks_item_later");
+    lks_context_destroy(&fresh);
 }
 
 int main(void)

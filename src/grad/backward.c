@@ -174,7 +174,7 @@ static lks_status run_hooks(lks_tensor *leaf)
     for (int64_t last = 0;;) {
         lksi_hook *h = leaf->hooks;
         while (h && h->id <= last) h = h->next;
-        if (!h) return LKS_OK;
+        if (!h || !leaf->grad) return LKS_OK;
         last = h->id;
         TRY(h->fn(h->user, leaf, leaf->grad));
     }
@@ -198,7 +198,12 @@ static lks_status deliver(walk *w, lksi_edge e, lks_tensor *g, int fresh)
         int first = 1;
         for (int i = 0; i < e.node->nout; i++) first &= !e.node->grad[i];
         TRY(add_in(w, &e.node->grad[e.out], &e.node->grad_own[e.out], g, fresh));
-        return first ? heap_push(w, e.node) : LKS_OK;
+        lks_status s = first ? heap_push(w, e.node) : LKS_OK;
+        if (s != LKS_OK) { /* out of the heap nobody would clear it, and the next pass would find it */
+            lks_release(e.node->grad[e.out]);
+            e.node->grad[e.out] = NULL;
+        }
+        return s;
     }
     lks_tensor *leaf = e.leaf;
     if (g != leaf->grad_slot && !(g = conform(g, leaf->v.dtype, leaf->v.ndim, leaf->v.shape))) return w->ctx->base.code;
