@@ -316,6 +316,39 @@ static void test_hooks(void)
     ok(d.calls == 1 && HOLDS(lks_grad(dead), 0, exp(2)), "through max");
 }
 
+static lks_status nested(void *user, lks_tensor *leaf, lks_tensor *grad)
+{
+    (void)grad;
+    *(lks_status *)user = lks_backward(lks_mul(leaf, leaf), LKS_NONE, 0);
+    lks_error_clear(ctx);
+    return LKS_OK;
+}
+
+/* The result of a hook's own call, made before so that it has a graph. */
+static lks_tensor *made_before;
+static lks_status nested_graph(void *user, lks_tensor *leaf, lks_tensor *grad)
+{
+    (void)leaf, (void)grad;
+    *(lks_status *)user = lks_backward(made_before, LKS_NONE, 0);
+    lks_error_clear(ctx);
+    return LKS_OK;
+}
+
+static void test_nested(void)
+{
+    lks_tensor *x = LEAF(2), *z = LEAF(3);
+    lks_status inner = LKS_OK;
+    lks_hook_add(x, nested, &inner, NULL);
+    ok(fine(lks_backward(lks_mul(x, x), LKS_NONE, 0)) && inner == LKS_ERR_STATE, "nothing is recorded in a hook");
+    made_before = lks_mul(z, z);
+    x = LEAF(2);
+    inner = LKS_OK;
+    lks_hook_add(x, nested_graph, &inner, NULL);
+    ok(fine(lks_backward(lks_mul(x, z), LKS_NONE, 0)) && inner == LKS_ERR_STATE && HOLDS(lks_grad(z), 2),
+       "and a backward from one is refused");
+    ok(fine(lks_backward(made_before, LKS_NONE, 0)) && HOLDS(lks_grad(z), 8), "after it all is as before");
+}
+
 /* --- lks_gradients --- */
 
 static void test_gradients(void)
@@ -878,7 +911,7 @@ int main(void)
         diag("device %s", devices[i]);
         ctx = context_on(devices[i], NULL, 2);
         if (!ctx) bail("no context on %s", devices[i]);
-        static void (*const tests[])(void) = {test_leaves, test_graphs, test_in_place, test_modes, test_hooks, test_gradients,
+        static void (*const tests[])(void) = {test_leaves, test_graphs, test_in_place, test_modes, test_hooks, test_nested, test_gradients,
                                               test_random_graphs, test_sealed, test_orphans, test_depth, test_flat, test_order,
                                               test_no_memory, test_cases};
         for (int k = 0; k < (int)(sizeof tests / sizeof *tests); k++) {

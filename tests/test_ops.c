@@ -353,6 +353,48 @@ static int check_dtypes(const sample *s)
     return good;
 }
 
+/* Reduced x with float32 weight and bias (norms), or with float32 bias (products): values, and gradients in the dtype of
+ * each leaf. */
+static int check_mixed(const sample *s)
+{
+    static const lks_dtype dtypes[] = {LKS_F16, LKS_BF16};
+    lks_context *ctx = cpu[2];
+    int first = strstr(s->row, "norm") ? 1 : 2, good = 1;
+    result want, got;
+    if (!run(ctx, s, LKS_F64, PLAIN, 0, 1, &want)) return 0;
+    for (int i = 0; i < 2; i++)
+        for (int layout = PLAIN; layout < LAYOUTS; layout++) {
+            call c;
+            lks_tensor *y;
+            memset(&got, 0, sizeof got);
+            lks_scope_begin(ctx);
+            good &= prepare(&c, ctx, s, dtypes[i], layout, 0);
+            for (int k = 0; k < c.leaves; k++)
+                if (c.which[k] >= first) {
+                    c.leaf[k] = sample_tensor(ctx, s, c.which[k], LKS_F32, layout);
+                    lks_set_requires_grad(c.leaf[k], 1);
+                }
+            if (forward_backward(&c, &y) != LKS_OK) good = complain_error(ctx, s, "mixed dtypes");
+            good = good && keep_result(&got, &c, y, 1) && near(s, &got, &want, unit_of(dtypes[i]), "mixed dtypes");
+            good = good && lks_dtype_of(y) == dtypes[i];
+            drop_result(&got);
+            lks_scope_end(ctx);
+        }
+    drop_result(&want);
+    return good;
+}
+
+static void test_mixed(void)
+{
+    static const char *const rows[] = {"layer_norm", "batch_norm", "linear", "conv2d"};
+    for (int r = 0; r < 4; r++) {
+        int good = 1;
+        for (int i = 0; i < sample_count; i++)
+            if (!strcmp(samples[i].row, rows[r]) && !(samples[i].flags & LARGE)) good &= check_mixed(&samples[i]);
+        ok(good, "%s: reduced floats with float32 parameters", rows[r]);
+    }
+}
+
 /* --- memory that runs out --- */
 
 static int64_t failures; /* allocations that were made to fail */
@@ -733,9 +775,11 @@ static void test_first_error(lks_context *ctx)
 
 int main(void)
 {
+    char isa[32]; /* LKS_ISA of the caller; context_on sets it anew */
+    snprintf(isa, sizeof isa, "%s", getenv("LKS_ISA") ? getenv("LKS_ISA") : "");
     for (int t = 1; t <= THREADS; t++)
-        if (!(cpu[t] = context_on("cpu", NULL, t))) bail("no context");
-    if (!(far = context_on("far", NULL, 2))) bail("no far context");
+        if (!(cpu[t] = context_on("cpu", *isa ? isa : NULL, t))) bail("no context");
+    if (!(far = context_on("far", *isa ? isa : NULL, 2))) bail("no far context");
     int bare = 0;
     for (int i = 0; i < sample_count; i++) {
         int op = lks_op_lookup(samples[i].row);
@@ -752,6 +796,7 @@ int main(void)
     each_row("failing memory", check_failures, 0);
     each_row("failing memory on far", check_failures_far, 0);
     ok(failures > 5000, "%lld allocations were made to fail", (long long)failures);
+    test_mixed();
     test_comparisons();
     test_refusals(cpu[2], cpu[1]);
     test_first_error(cpu[2]);

@@ -44,7 +44,8 @@ LKS_API int lks_grad_enabled(const lks_context *ctx);
 LKS_API lks_tensor *lks_detach(lks_tensor *t);
 
 /* Called once per backward for a leaf, after the last contribution to its gradient was added; `grad` is the leaf's
- * accumulated gradient. A status other than LKS_OK stops the backward pass with it. *id is for removal. Local. */
+ * accumulated gradient. A status other than LKS_OK stops the backward pass with it. Nothing is recorded in a hook, and
+ * another backward from one is LKS_ERR_STATE. *id is for removal. Local. */
 typedef lks_status (*lks_hook_fn)(void *user, lks_tensor *leaf, lks_tensor *grad);
 LKS_API lks_status lks_hook_add(lks_tensor *leaf, lks_hook_fn fn, void *user, int64_t *id);
 LKS_API lks_status lks_hook_remove(lks_tensor *leaf, int64_t id);

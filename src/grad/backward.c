@@ -377,6 +377,9 @@ static lks_status walk_from(walk *w, lks_tensor *root, lks_tensor *gradient)
          memcmp(gradient->v.shape, root->v.shape, (size_t)root->v.ndim * sizeof(int64_t))))
         return lksi_fail(&ctx->base, LKS_ERR_SHAPE, w->where, "the gradient is %s, the output %s",
                          lksi_tensor_text(gradient, text, sizeof text), lksi_tensor_text(root, other, sizeof other));
+    if (ctx->walking) /* the counts of leaves belong to one pass at a time */
+        return lksi_fail(&ctx->base, LKS_ERR_STATE, w->where, "called from a hook: a backward pass is under way");
+    ctx->walking = 1;
     w->pass = ++ctx->walk;
     int no_grad = ctx->no_grad;
     lksi_autocast_suspend(ctx);
@@ -398,6 +401,7 @@ static lks_status walk_from(walk *w, lks_tensor *root, lks_tensor *gradient)
         lks_scope_end(ctx);
     }
     ctx->no_grad = no_grad;
+    ctx->walking = 0;
     lksi_autocast_resume(ctx);
     lksi_free(&ctx->base, w->heap);
     lksi_free(&ctx->base, w->stack);

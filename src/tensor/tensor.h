@@ -32,6 +32,7 @@ struct lks_context {
     int64_t next_node;     /* number of the next node */
     int64_t live_nodes, live_tensors;
     int64_t walk;          /* stamp of the last backward pass */
+    int walking;           /* one is under way */
     void *dying;           /* nodes waiting to be freed, so that long graphs do not recurse */
     int draining;
     /* random */
