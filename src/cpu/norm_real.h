@@ -14,22 +14,27 @@
 /* Sum of x[i] - shift. */
 static REAL F(sum_from)(const REAL *x, REAL shift, int64_t n)
 {
-    F(lanes) a = {{{0}}};
+    F(lanes) a;
+    F(clear)(&a);
     F(vec) s = F(vec_all)(shift);
     int64_t i = 0;
     for (; i + LKSI_LANES <= n; i += LKSI_LANES)
 #pragma GCC unroll 32
         for (int k = 0; k < PIECES; k++) a.p[k] += F(vec_at)(x + i + k * WIDTH) - s;
-    REAL lane[LKSI_LANES];
-    memcpy(lane, &a, sizeof lane);
-    for (int k = 0; i + k < n; k++) lane[k] += x[i + k] - shift;
-    return F(fold)(lane);
+    if (i < n) {
+        F(lanes) t = F(tail)(x + i, n - i, shift);
+#pragma GCC unroll 32
+        for (int k = 0; k < PIECES; k++) a.p[k] += t.p[k] - s;
+    }
+    return F(fold)(&a);
 }
 
 /* Sums of d and d * d, d = x[i] - hi. */
 static void F(sum_squares)(const REAL *x, REAL hi, int64_t n, REAL *sum, REAL *squares)
 {
-    F(lanes) a = {{{0}}}, b = {{{0}}};
+    F(lanes) a, b;
+    F(clear)(&a);
+    F(clear)(&b);
     F(vec) h = F(vec_all)(hi);
     int64_t i = 0;
     for (; i + LKSI_LANES <= n; i += LKSI_LANES)
@@ -37,18 +42,19 @@ static void F(sum_squares)(const REAL *x, REAL hi, int64_t n, REAL *sum, REAL *s
         for (int k = 0; k < PIECES; k++) {
             F(vec) d = F(vec_at)(x + i + k * WIDTH) - h;
             a.p[k] += d;
-            b.p[k] += d * d;
+            b.p[k] = (F(vec))F(vfma)(d, d, b.p[k]);
         }
-    REAL la[LKSI_LANES], lb[LKSI_LANES];
-    memcpy(la, &a, sizeof la);
-    memcpy(lb, &b, sizeof lb);
-    for (int k = 0; i + k < n; k++) {
-        REAL d = x[i + k] - hi;
-        la[k] += d;
-        lb[k] += d * d;
+    if (i < n) {
+        F(lanes) t = F(tail)(x + i, n - i, hi);
+#pragma GCC unroll 32
+        for (int k = 0; k < PIECES; k++) {
+            F(vec) d = t.p[k] - h;
+            a.p[k] += d;
+            b.p[k] = (F(vec))F(vfma)(d, d, b.p[k]);
+        }
     }
-    *sum = F(fold)(la);
-    *squares = F(fold)(lb);
+    *sum = F(fold)(&a);
+    *squares = F(fold)(&b);
 }
 
 /* Mean hi + lo and sum of squared deviations of n > 0 elements. */
@@ -62,18 +68,19 @@ static void F(moments)(const REAL *x, int64_t n, REAL *hi, REAL *lo, double *m2)
     *m2 = m < 0 ? 0 : m; /* rounding only; NaN stays */
 }
 
-/* y = ((x - hi) - lo) rstd [weight] [+ bias]; y may be x. */
+/* y = ((x - hi) - lo) rstd [weight] [+ bias]; y may be x. Equal elements give bias exactly: x - hi and lo are 0. */
 static void F(normalise)(const REAL *x, const REAL *w, const REAL *b, REAL *y, int64_t n, REAL hi, REAL lo, REAL rstd)
 {
+    REAL c = -lo * rstd;
     if (w && b) {
 #pragma GCC ivdep
-        for (int64_t i = 0; i < n; i++) y[i] = (x[i] - hi - lo) * rstd * w[i] + b[i];
+        for (int64_t i = 0; i < n; i++) y[i] = F(fma)(F(fma)(x[i] - hi, rstd, c), w[i], b[i]);
     } else if (w) {
 #pragma GCC ivdep
-        for (int64_t i = 0; i < n; i++) y[i] = (x[i] - hi - lo) * rstd * w[i];
+        for (int64_t i = 0; i < n; i++) y[i] = F(fma)(x[i] - hi, rstd, c) * w[i];
     } else {
 #pragma GCC ivdep
-        for (int64_t i = 0; i < n; i++) y[i] = (x[i] - hi - lo) * rstd;
+        for (int64_t i = 0; i < n; i++) y[i] = F(fma)(x[i] - hi, rstd, c);
         if (b)
             for (int64_t i = 0; i < n; i++) y[i] += b[i];
     }
@@ -105,9 +112,11 @@ static void F(layer_norm_rows)(void *arg, int64_t begin, int64_t end, int worker
 /* Sums over a row of d, g and g d: d = x - hi, g = dy [weight]. */
 static void F(row_sums)(const REAL *x, const REAL *dy, const REAL *w, int64_t n, REAL hi, REAL *sd, REAL *sg, REAL *sgd)
 {
-    F(lanes) a = {{{0}}}, b = {{{0}}}, c = {{{0}}};
+    F(lanes) a, b, c;
+    F(clear)(&a);
+    F(clear)(&b);
+    F(clear)(&c);
     F(vec) h = F(vec_all)(hi);
-    REAL la[LKSI_LANES], lb[LKSI_LANES], lc[LKSI_LANES];
     int64_t i = 0;
     if (w) {
         for (; i + LKSI_LANES <= n; i += LKSI_LANES)
@@ -117,7 +126,7 @@ static void F(row_sums)(const REAL *x, const REAL *dy, const REAL *w, int64_t n,
                 F(vec) g = F(vec_at)(dy + i + k * WIDTH) * F(vec_at)(w + i + k * WIDTH);
                 a.p[k] += d;
                 b.p[k] += g;
-                c.p[k] += g * d;
+                c.p[k] = (F(vec))F(vfma)(g, d, c.p[k]);
             }
     } else {
         for (; i + LKSI_LANES <= n; i += LKSI_LANES)
@@ -127,21 +136,26 @@ static void F(row_sums)(const REAL *x, const REAL *dy, const REAL *w, int64_t n,
                 F(vec) g = F(vec_at)(dy + i + k * WIDTH);
                 a.p[k] += d;
                 b.p[k] += g;
-                c.p[k] += g * d;
+                c.p[k] = (F(vec))F(vfma)(g, d, c.p[k]);
             }
     }
-    memcpy(la, &a, sizeof la);
-    memcpy(lb, &b, sizeof lb);
-    memcpy(lc, &c, sizeof lc);
-    for (int k = 0; i + k < n; k++) {
-        REAL d = x[i + k] - hi, g = w ? dy[i + k] * w[i + k] : dy[i + k];
-        la[k] += d;
-        lb[k] += g;
-        lc[k] += g * d;
+    if (i < n) {
+        F(lanes) t = F(tail)(x + i, n - i, hi), u = F(tail)(dy + i, n - i, 0);
+        if (w) {
+            F(lanes) v = F(tail)(w + i, n - i, 0);
+            for (int k = 0; k < PIECES; k++) u.p[k] *= v.p[k];
+        }
+#pragma GCC unroll 32
+        for (int k = 0; k < PIECES; k++) {
+            F(vec) d = t.p[k] - h;
+            a.p[k] += d;
+            b.p[k] += u.p[k];
+            c.p[k] = (F(vec))F(vfma)(u.p[k], d, c.p[k]);
+        }
     }
-    *sd = F(fold)(la);
-    *sg = F(fold)(lb);
-    *sgd = F(fold)(lc);
+    *sd = F(fold)(&a);
+    *sg = F(fold)(&b);
+    *sgd = F(fold)(&c);
 }
 
 /* Items are blocks of rows: each adds into its own dweight and dbias, [blocks, 2, n]. */
@@ -166,22 +180,22 @@ static void F(layer_norm_back)(void *arg, int64_t begin, int64_t end, int worker
             F(row_sums)(x, dy, w, n, hi, &sd, &sg, &sgd);
             /* The stored mean is rounded: lo is what it misses. c1 = mean g, c2 = mean g xhat. */
             double lo = (double)sd / (double)n;
-            REAL low = (REAL)lo, c1 = (REAL)((double)sg / (double)n);
+            REAL c0 = (REAL)(-lo * (double)rstd), c1 = (REAL)((double)sg / (double)n);
             REAL c2 = (REAL)(((double)sgd - lo * (double)sg) * (double)rstd / (double)n);
             if (w) {
 #pragma GCC ivdep
                 for (int64_t i = 0; i < n; i++) {
-                    REAL xhat = (x[i] - hi - low) * rstd, g = dy[i];
-                    pw[i] += g * xhat;
+                    REAL xhat = F(fma)(x[i] - hi, rstd, c0), g = dy[i];
+                    pw[i] = F(fma)(g, xhat, pw[i]);
                     pb[i] += g;
-                    dx[i] = (g * w[i] - c1 - xhat * c2) * rstd;
+                    dx[i] = F(fma)(xhat, -c2, g * w[i] - c1) * rstd;
                 }
             } else {
 #pragma GCC ivdep
                 for (int64_t i = 0; i < n; i++) {
-                    REAL xhat = (x[i] - hi - low) * rstd, g = dy[i];
+                    REAL xhat = F(fma)(x[i] - hi, rstd, c0), g = dy[i];
                     pb[i] += g;
-                    dx[i] = (g - c1 - xhat * c2) * rstd;
+                    dx[i] = F(fma)(xhat, -c2, g - c1) * rstd;
                 }
             }
             F(rows_store)(&l->y, r, 0, n, dx);
@@ -235,14 +249,14 @@ static void F(planes)(void *arg, int64_t begin, int64_t end, int worker)
             }
             batch_norm_set(s, c, m.mean, m.m2);
         }
-        REAL hi = (REAL)s->mean[c], lo = (REAL)(s->mean[c] - (double)hi), b = (REAL)s->shift[c];
-        REAL scale = (REAL)s->scale[c];
+        REAL hi = (REAL)s->mean[c], scale = (REAL)s->scale[c];
+        REAL b = (REAL)(s->shift[c] - (s->mean[c] - (double)hi) * s->scale[c]);
         for (int64_t at = 0, k; at < s->count; at += k) {
             k = F(piece)(s, at);
             const REAL *x = F(rows_part)(&s->x, c, at, k, xb);
             REAL *y = F(rows_room)(&s->y, c, at, k, yb);
 #pragma GCC ivdep
-            for (int64_t i = 0; i < k; i++) y[i] = (x[i] - hi - lo) * scale + b;
+            for (int64_t i = 0; i < k; i++) y[i] = F(fma)(x[i] - hi, scale, b);
             F(rows_store)(&s->y, c, at, k, y);
         }
     }
@@ -265,7 +279,7 @@ static void F(planes_back)(void *arg, int64_t begin, int64_t end, int worker)
             sgd += (double)gd;
         }
         batch_norm_coefficients(s, c, sd, sg, sgd);
-        REAL lo = (REAL)s->lo[c], c1 = (REAL)s->c1[c], c2 = (REAL)s->c2[c], scale = (REAL)s->scale[c];
+        REAL c1 = (REAL)(s->c1[c] - s->lo[c] * s->c2[c]), c2 = (REAL)s->c2[c], scale = (REAL)s->scale[c];
         for (int64_t at = 0, k; at < s->count; at += k) {
             k = F(piece)(s, at);
             const REAL *dy = F(rows_part)(&s->dy, c, at, k, gb);
@@ -273,7 +287,7 @@ static void F(planes_back)(void *arg, int64_t begin, int64_t end, int worker)
             if (s->training) {
                 const REAL *x = F(rows_part)(&s->x, c, at, k, xb);
 #pragma GCC ivdep
-                for (int64_t i = 0; i < k; i++) dx[i] = (dy[i] - c1 - (x[i] - hi - lo) * c2) * scale;
+                for (int64_t i = 0; i < k; i++) dx[i] = F(fma)(x[i] - hi, -c2, dy[i] - c1) * scale;
             } else {
 #pragma GCC ivdep
                 for (int64_t i = 0; i < k; i++) dx[i] = dy[i] * scale;
@@ -317,7 +331,7 @@ static void F(columns_stats)(void *arg, int64_t begin, int64_t end, int worker)
                 for (int64_t c = 0; c < n; c++) {
                     REAL d = row[c] - hi[c];
                     sum[c] += d;
-                    squares[c] += d * d;
+                    squares[c] = F(fma)(d, d, squares[c]);
                 }
             }
             for (int64_t c = 0; c < n; c++) {
@@ -333,12 +347,11 @@ static void F(columns_apply)(void *arg, int64_t begin, int64_t end, int worker)
     const batch_norm *s = arg;
     int64_t n = s->channels;
     REAL *xb = (REAL *)(void *)(s->scratch + worker * s->scratch_each), *yb = xb + s->block * n;
-    REAL *hi = yb + 2 * s->block * n, *lo = hi + n, *scale = lo + n, *shift = scale + n;
+    REAL *hi = yb + 2 * s->block * n, *scale = hi + n, *shift = scale + n;
     for (int64_t c = 0; c < n; c++) {
         hi[c] = (REAL)s->mean[c];
-        lo[c] = (REAL)(s->mean[c] - (double)hi[c]);
         scale[c] = (REAL)s->scale[c];
-        shift[c] = (REAL)s->shift[c];
+        shift[c] = (REAL)(s->shift[c] - (s->mean[c] - (double)hi[c]) * s->scale[c]);
     }
     for (int64_t at = begin, k; at < end; at += k) {
         k = end - at < s->block ? end - at : s->block;
@@ -348,7 +361,7 @@ static void F(columns_apply)(void *arg, int64_t begin, int64_t end, int worker)
             const REAL *xr = x + r * n;
             REAL *yr = y + r * n;
 #pragma GCC ivdep
-            for (int64_t c = 0; c < n; c++) yr[c] = (xr[c] - hi[c] - lo[c]) * scale[c] + shift[c];
+            for (int64_t c = 0; c < n; c++) yr[c] = F(fma)(xr[c] - hi[c], scale[c], shift[c]);
         }
         F(rows_block_store)(&s->y, at, k, y);
     }
@@ -378,7 +391,7 @@ static void F(columns_sums)(void *arg, int64_t begin, int64_t end, int worker)
                     REAL d = xr[c] - hi[c], g = gr[c];
                     sd[c] += d;
                     sg[c] += g;
-                    sgd[c] += g * d;
+                    sgd[c] = F(fma)(g, d, sgd[c]);
                 }
             }
             for (int64_t c = 0; c < 3 * n; c++) out[c] += (double)sd[c];
@@ -391,11 +404,10 @@ static void F(columns_back)(void *arg, int64_t begin, int64_t end, int worker)
     const batch_norm *s = arg;
     int64_t n = s->channels;
     REAL *xb = (REAL *)(void *)(s->scratch + worker * s->scratch_each), *gb = xb + s->block * n;
-    REAL *db = gb + s->block * n, *hi = db + s->block * n, *lo = hi + n, *c1 = lo + n, *c2 = c1 + n, *scale = c2 + n;
+    REAL *db = gb + s->block * n, *hi = db + s->block * n, *c1 = hi + n, *c2 = c1 + n, *scale = c2 + n;
     for (int64_t c = 0; c < n; c++) {
         hi[c] = (REAL)s->mean[c];
-        lo[c] = (REAL)s->lo[c];
-        c1[c] = (REAL)s->c1[c];
+        c1[c] = (REAL)(s->c1[c] - s->lo[c] * s->c2[c]);
         c2[c] = (REAL)s->c2[c];
         scale[c] = (REAL)s->scale[c];
     }
@@ -409,7 +421,7 @@ static void F(columns_back)(void *arg, int64_t begin, int64_t end, int worker)
             if (x) {
                 const REAL *xr = x + r * n;
 #pragma GCC ivdep
-                for (int64_t c = 0; c < n; c++) dr[c] = (gr[c] - c1[c] - (xr[c] - hi[c] - lo[c]) * c2[c]) * scale[c];
+                for (int64_t c = 0; c < n; c++) dr[c] = F(fma)(xr[c] - hi[c], -c2[c], gr[c] - c1[c]) * scale[c];
             } else {
 #pragma GCC ivdep
                 for (int64_t c = 0; c < n; c++) dr[c] = gr[c] * scale[c];

@@ -11,6 +11,9 @@
 #include "cpu/cpu.h"
 #include <math.h>
 #include <string.h>
+#if defined __x86_64__
+#include <immintrin.h>
+#endif
 
 /* Bytes of a hardware vector. A reduction has LKSI_LANES partial sums on every ISA, held in as many vectors as it
  * takes. */
@@ -24,6 +27,7 @@
 #define LKSI_LANES 32
 
 #define LKSI_UNUSED __attribute__((unused))
+#define LKSI_INLINE __attribute__((unused, always_inline))
 
 /* rows x n elements. Dims are merged where strides allow; outer dims number the rows, inner dims the elements. */
 typedef struct lksi_rowset {
@@ -152,6 +156,72 @@ static LKSI_UNUSED void lksi_put(void *data, int dtype, int64_t i, double value)
     default: ((float *)data)[i] = (float)value; break;
     }
 }
+
+/* A signalling NaN stays one here; the arithmetic that follows quiets it. */
+static LKSI_UNUSED void lksi_load_bf16(float *restrict d, const uint16_t *restrict s, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) d[i] = lksi_float_f32((uint32_t)s[i] << 16);
+}
+
+/* lksi_f32_to_bf16 on whole vectors while no NaN is among them. */
+static LKSI_UNUSED void lksi_store_bf16(uint16_t *restrict d, const float *restrict s, int64_t n)
+{
+    int64_t i = 0;
+#if defined __AVX512F__
+    const __m512i half = _mm512_set1_epi32(0x7fff), one = _mm512_set1_epi32(1);
+    for (; i + 16 <= n; i += 16) {
+        __m512 x = _mm512_loadu_ps(s + i);
+        if (_mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q)) break;
+        __m512i u = _mm512_castps_si512(x), odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), one);
+        u = _mm512_srli_epi32(_mm512_add_epi32(_mm512_add_epi32(u, half), odd), 16);
+        _mm256_storeu_si256((__m256i *)(void *)(d + i), _mm512_cvtepi32_epi16(u));
+    }
+#elif defined __AVX2__
+    const __m256i half = _mm256_set1_epi32(0x7fff), one = _mm256_set1_epi32(1);
+    for (; i + 16 <= n; i += 16) {
+        __m256 x = _mm256_loadu_ps(s + i), y = _mm256_loadu_ps(s + i + 8);
+        if (_mm256_movemask_ps(_mm256_cmp_ps(x, y, _CMP_UNORD_Q))) break;
+        __m256i u = _mm256_castps_si256(x), v = _mm256_castps_si256(y);
+        __m256i p = _mm256_and_si256(_mm256_srli_epi32(u, 16), one), q = _mm256_and_si256(_mm256_srli_epi32(v, 16), one);
+        u = _mm256_srli_epi32(_mm256_add_epi32(_mm256_add_epi32(u, half), p), 16);
+        v = _mm256_srli_epi32(_mm256_add_epi32(_mm256_add_epi32(v, half), q), 16);
+        u = _mm256_permute4x64_epi64(_mm256_packus_epi32(u, v), 0xd8);
+        _mm256_storeu_si256((__m256i *)(void *)(d + i), u);
+    }
+#endif
+    lksi_f32_to_bf16_n(d + i, s + i, n - i);
+}
+
+/* a b + c, fused where that is one instruction: for plain loops, and for hardware vectors. Larger of x and m, m where x
+ * is NaN. */
+#if defined __FMA__ || defined __AVX512F__ || defined __aarch64__
+#define fma_f __builtin_fmaf
+#define fma_d __builtin_fma
+#else
+#define fma_f(a, b, c) ((a) * (b) + (c))
+#define fma_d(a, b, c) ((a) * (b) + (c))
+#endif
+#if defined __AVX512F__
+#define vfma_f(a, b, c) _mm512_fmadd_ps((__m512)(a), (__m512)(b), (__m512)(c))
+#define vfma_d(a, b, c) _mm512_fmadd_pd((__m512d)(a), (__m512d)(b), (__m512d)(c))
+#define vmax_f(x, m) _mm512_max_ps((__m512)(x), (__m512)(m))
+#define vmax_d(x, m) _mm512_max_pd((__m512d)(x), (__m512d)(m))
+#elif defined __AVX2__ && defined __FMA__
+#define vfma_f(a, b, c) _mm256_fmadd_ps((__m256)(a), (__m256)(b), (__m256)(c))
+#define vfma_d(a, b, c) _mm256_fmadd_pd((__m256d)(a), (__m256d)(b), (__m256d)(c))
+#define vmax_f(x, m) _mm256_max_ps((__m256)(x), (__m256)(m))
+#define vmax_d(x, m) _mm256_max_pd((__m256d)(x), (__m256d)(m))
+#elif defined __SSE2__
+#define vfma_f(a, b, c) ((a) * (b) + (c))
+#define vfma_d(a, b, c) ((a) * (b) + (c))
+#define vmax_f(x, m) _mm_max_ps((__m128)(x), (__m128)(m))
+#define vmax_d(x, m) _mm_max_pd((__m128d)(x), (__m128d)(m))
+#else
+#define vfma_f(a, b, c) ((a) * (b) + (c))
+#define vfma_d(a, b, c) ((a) * (b) + (c))
+#define vmax_f(x, m) vec_select_f(x, m)
+#define vmax_d(x, m) vec_select_d(x, m)
+#endif
 
 #define to_f16_f lksi_f32_to_f16
 #define to_bf16_f lksi_f32_to_bf16

@@ -7,15 +7,18 @@
 
 static LKSI_UNUSED REAL F(dot)(const REAL *x, const REAL *y, int64_t n)
 {
-    F(lanes) a = {{{0}}};
+    F(lanes) a;
+    F(clear)(&a);
     int64_t i = 0;
     for (; i + LKSI_LANES <= n; i += LKSI_LANES)
 #pragma GCC unroll 32
-        for (int k = 0; k < PIECES; k++) a.p[k] += F(vec_at)(x + i + k * WIDTH) * F(vec_at)(y + i + k * WIDTH);
-    REAL lane[LKSI_LANES];
-    memcpy(lane, &a, sizeof lane);
-    for (int k = 0; i + k < n; k++) lane[k] += x[i + k] * y[i + k];
-    return F(fold)(lane);
+        for (int k = 0; k < PIECES; k++) a.p[k] = (F(vec))F(vfma)(F(vec_at)(x + i + k * WIDTH), F(vec_at)(y + i + k * WIDTH), a.p[k]);
+    if (i < n) {
+        F(lanes) t = F(tail)(x + i, n - i, 0), u = F(tail)(y + i, n - i, 0);
+#pragma GCC unroll 32
+        for (int k = 0; k < PIECES; k++) a.p[k] = (F(vec))F(vfma)(t.p[k], u.p[k], a.p[k]);
+    }
+    return F(fold)(&a);
 }
 
 /* Sum of exp(x[i] - max). Block by block through a small buffer, so that the exponentials are one plain loop. */

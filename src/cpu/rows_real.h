@@ -17,34 +17,58 @@ static inline LKSI_UNUSED F(vec) F(vec_all)(REAL v)
     for (int k = 0; k < WIDTH; k++) r[k] = v;
     return r;
 }
-/* Larger of x and m; m where x is NaN. */
-static inline LKSI_UNUSED F(vec) F(vec_max)(F(vec) x, F(vec) m)
+static inline LKSI_UNUSED F(vec) F(vec_select)(F(vec) x, F(vec) m)
 {
     __typeof__(x > m) take = x > m;
     return (F(vec))(((__typeof__(take))x & take) | ((__typeof__(take))m & ~take));
 }
 
-/* Tree over the lanes, the same on every ISA. */
-static inline LKSI_UNUSED REAL F(fold)(const REAL *lane)
+static inline LKSI_INLINE void F(clear)(F(lanes) *a)
 {
-    REAL t[LKSI_LANES];
-    memcpy(t, lane, sizeof t);
-    for (int half = LKSI_LANES / 2; half > 0; half /= 2)
-        for (int k = 0; k < half; k++) t[k] += t[k + half];
-    return t[0];
+#pragma GCC unroll 32
+    for (int k = 0; k < PIECES; k++) a->p[k] = F(vec_all)(0);
+}
+
+/* Tree over the lanes, the same on every ISA: lane k takes in lane k + 16, then k + 8, and so on. */
+static inline LKSI_INLINE REAL F(fold)(F(lanes) *a)
+{
+#pragma GCC unroll 8
+    for (int half = PIECES / 2; half > 0; half /= 2)
+#pragma GCC unroll 8
+        for (int k = 0; k < half; k++) a->p[k] += a->p[k + half];
+    F(vec) v = a->p[0];
+#pragma GCC unroll 8
+    for (int half = WIDTH / 2; half > 0; half /= 2)
+#pragma GCC unroll 8
+        for (int k = 0; k < half; k++) v[k] += v[k + half];
+    return v[0];
+}
+
+/* The n < LKSI_LANES elements that are left, as lanes; the rest is `fill`. */
+static inline LKSI_UNUSED F(lanes) F(tail)(const REAL *x, int64_t n, REAL fill)
+{
+    F(lanes) a;
+    REAL lane[LKSI_LANES];
+    for (int k = 0; k < LKSI_LANES; k++) lane[k] = fill;
+    memcpy(lane, x, (size_t)n * sizeof *x);
+    memcpy(&a, lane, sizeof a);
+    return a;
 }
 
 static LKSI_UNUSED REAL F(sum)(const REAL *x, int64_t n)
 {
-    F(lanes) a = {{{0}}};
+    F(lanes) a;
+    F(clear)(&a);
     int64_t i = 0;
     for (; i + LKSI_LANES <= n; i += LKSI_LANES)
 #pragma GCC unroll 32
         for (int k = 0; k < PIECES; k++) a.p[k] += F(vec_at)(x + i + k * WIDTH);
-    REAL lane[LKSI_LANES];
-    memcpy(lane, &a, sizeof lane);
-    for (int k = 0; i + k < n; k++) lane[k] += x[i + k];
-    return F(fold)(lane);
+    if (i < n) {
+        F(lanes) t = F(tail)(x + i, n - i, 0);
+#pragma GCC unroll 32
+        for (int k = 0; k < PIECES; k++) a.p[k] += t.p[k];
+    }
+    return F(fold)(&a);
 }
 
 /* Largest element; -inf for n = 0. NaN is passed over. */
@@ -55,11 +79,19 @@ static LKSI_UNUSED REAL F(max)(const REAL *x, int64_t n)
     int64_t i = 0;
     for (; i + LKSI_LANES <= n; i += LKSI_LANES)
 #pragma GCC unroll 32
-        for (int k = 0; k < PIECES; k++) a.p[k] = F(vec_max)(F(vec_at)(x + i + k * WIDTH), a.p[k]);
-    REAL lane[LKSI_LANES], m = (REAL)-INFINITY;
-    memcpy(lane, &a, sizeof lane);
-    for (int k = 0; k < LKSI_LANES; k++) m = lane[k] > m ? lane[k] : m;
-    for (; i < n; i++) m = x[i] > m ? x[i] : m;
+        for (int k = 0; k < PIECES; k++) a.p[k] = (F(vec))F(vmax)(F(vec_at)(x + i + k * WIDTH), a.p[k]);
+    if (i < n) {
+        F(lanes) t = F(tail)(x + i, n - i, (REAL)-INFINITY);
+#pragma GCC unroll 32
+        for (int k = 0; k < PIECES; k++) a.p[k] = (F(vec))F(vmax)(t.p[k], a.p[k]);
+    }
+#pragma GCC unroll 8
+    for (int half = PIECES / 2; half > 0; half /= 2)
+#pragma GCC unroll 8
+        for (int k = 0; k < half; k++) a.p[k] = (F(vec))F(vmax)(a.p[k], a.p[k + half]);
+    REAL m = a.p[0][0];
+#pragma GCC unroll 32
+    for (int k = 1; k < WIDTH; k++) m = a.p[0][k] > m ? a.p[0][k] : m;
     return m;
 }
 
@@ -77,7 +109,7 @@ static LKSI_UNUSED void F(load_run)(int dtype, const void *src, int64_t s, REAL 
         for (int64_t i = 0; i < n; i++) d[i] = (REAL)x[i * s];
     } else if (s == 1 && sizeof(REAL) == sizeof(float)) {
         if (dtype == LKS_F16) lksi_f16_to_f32_n((float *)(void *)d, src, n);
-        else lksi_bf16_to_f32_n((float *)(void *)d, src, n);
+        else lksi_load_bf16((float *)(void *)d, src, n);
     } else {
         const uint16_t *x = src;
         if (dtype == LKS_F16)
@@ -99,7 +131,7 @@ static LKSI_UNUSED void F(store_run)(int dtype, void *dst, int64_t s, const REAL
         for (int64_t i = 0; i < n; i++) d[i * s] = (double)x[i];
     } else if (s == 1 && sizeof(REAL) == sizeof(float)) {
         if (dtype == LKS_F16) lksi_f32_to_f16_n(dst, (const float *)(const void *)x, n);
-        else lksi_f32_to_bf16_n(dst, (const float *)(const void *)x, n);
+        else lksi_store_bf16(dst, (const float *)(const void *)x, n);
     } else {
         uint16_t *d = dst;
         if (dtype == LKS_F16)
