@@ -38,7 +38,8 @@ CALL(packed)
     NOT_USED;
     lks_tensor *h = lks_mul_scalar(in[0], 2), *part[3];
     if (lks_split(h, 2, 1, 3, part) != 3) return NULL;
-    return lks_add(lks_add(lks_mul(part[0], part[1]), part[2]), lks_mul(lks_sum(h, 0, NULL, 0, LKS_DTYPE_NONE), part[1]));
+    return lks_add(lks_add(lks_mul(part[0], part[1]), part[2]),
+                   lks_mul(lks_sum(h, 0, NULL, 0, LKS_DTYPE_NONE), part[1]));
 }
 CALL(overlapping)
 {
@@ -391,7 +392,8 @@ const sample samples[] = {
      N(T(IN_REAL, 1, 2, 3, 2), T(IN_REAL, 1, 2, 4, 2), T(IN_REAL, 1, 2, 4, 2), T(IN_MASK, 1, 1, 3, 4))},
     {"attention", "dropout", attend_dropout, ONCE | ROUGH,
      N(T(IN_REAL, 1, 2, 3, 2), T(IN_REAL, 1, 2, 3, 2), T(IN_REAL, 1, 2, 3, 2))},
-    {"attention", "no queries", attend, ONCE, N(T(IN_REAL, 1, 2, 0, 2), T(IN_REAL, 1, 2, 3, 2), T(IN_REAL, 1, 2, 3, 2))},
+    {"attention", "no queries", attend, ONCE, N(T(IN_REAL, 1, 2, 0, 2), T(IN_REAL, 1, 2, 3, 2),
+                                                T(IN_REAL, 1, 2, 3, 2))},
     {"attention", "no keys", attend, ONCE, N(T(IN_REAL, 1, 2, 3, 2), T(IN_REAL, 1, 2, 0, 2), T(IN_REAL, 1, 2, 0, 2))},
     {"attention", "large", attend_causal, ONCE | LARGE,
      N(T(IN_REAL, 2, 4, 65, 16), T(IN_REAL, 2, 4, 65, 16), T(IN_REAL, 2, 4, 65, 16))},

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * samples.h - how each differentiable row of the table is called: one table, walked by test_ops.c, which makes the
- * variants (layouts, dtypes, devices, threads, failing memory) by itself. A new row needs a line in samples.c and nothing
- * else; without one test_ops fails.
+ * variants (layouts, dtypes, devices, threads, failing memory) by itself. A new row needs a line in samples.c and
+ * nothing else; without one test_ops fails.
  */
 #ifndef LKS_TEST_SAMPLES_H
 #define LKS_TEST_SAMPLES_H
 
 #include "ops/ops.h"
 
-/* What an input holds. All floats are exact in bfloat16 when made, so that references in float64 see the same numbers. */
+/* What an input holds. All floats are exact in bfloat16, so that references in float64 see the same numbers. */
 enum sample_kind {
     IN_REAL,     /* of both signs, some near 0 */
     IN_POSITIVE, /* 0.25 to 2.25 */
@@ -55,8 +55,8 @@ extern const char *const layout_names[LAYOUTS];
 
 /* 1 if input i is floating and takes part in differentiation. */
 int sample_differentiable(const sample *s, int i);
-/* Input i in dtype (kinds that are not floating keep theirs), row-major, the dims in reverse order in memory, every second
- * element of a larger tensor, or channels-last (4-D; else row-major). A constant; NULL when out of memory. */
+/* Input i in dtype (kinds that are not floating keep theirs), row-major, the dims in reverse order in memory, every
+ * second element of a larger tensor, or channels-last (4-D; else row-major). A constant; NULL when out of memory. */
 lks_tensor *sample_tensor(lks_context *ctx, const sample *s, int i, lks_dtype dtype, int layout);
 /* 1 if `layout` is something else than PLAIN for this sample. */
 int sample_has_layout(const sample *s, int layout);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * test_autocast.c - regions: nesting, what is cast to what, casts that are kept and when they are not, sealed parameters
- * and their low-precision copies; the policies against the published lists. Each row's dtype is in test_ops.c.
+ * test_autocast.c - regions: nesting, what is cast to what, casts that are kept and when they are not, sealed
+ * parameters and their low-precision copies; the policies against the published lists. Each row's dtype is in
+ * test_ops.c.
  */
 #include "arrays.h"
 #include "autocast/autocast.h"
@@ -112,7 +113,8 @@ static void test_nesting(void)
     END();
     is_str(DTYPE(lks_matmul(a, a)), "float32", "back outside");
     ok(fails(END(), LKS_ERR_STATE, "lks_autocast_end", "no region"), "an end too many");
-    ok(fails(BEGIN(LKS_F32), LKS_ERR_DTYPE, "lks_autocast_begin", "float32") && lks_autocast_depth(ctx) == 0, "float32 is no region");
+    ok(fails(BEGIN(LKS_F32), LKS_ERR_DTYPE, "lks_autocast_begin", "float32") && lks_autocast_depth(ctx) == 0,
+       "float32 is no region");
     ok(fails(BEGIN(LKS_I32), LKS_ERR_DTYPE, "lks_autocast_begin", "int32"), "nor is int32");
     /* Mixed products are an error outside and cast inside. */
     lks_tensor *h = full(LKS_F16, 1, 2, 2);
@@ -142,13 +144,15 @@ static void test_inner_off(void) /* B25 */
         END();
         is_double(item(lks_matmul(v, one)), 1, 0, "B25: outside again");
         END();
-        ok(!lks_autocast_enabled(ctx) && lks_autocast_depth(ctx) == 0 && lks_autocast_dtype(ctx) == LKS_BF16, "as before");
+        ok(!lks_autocast_enabled(ctx) && lks_autocast_depth(ctx) == 0 && lks_autocast_dtype(ctx) == LKS_BF16,
+           "as before");
     }
 }
 
 static void test_who(void)
 {
-    lks_tensor *i = lks_arange(ctx, LKS_I64, 3), *f = lks_ones(ctx, LKS_F32, SHAPE(3)), *d = lks_ones(ctx, LKS_F64, SHAPE(3));
+    lks_tensor *i = lks_arange(ctx, LKS_I64, 3), *f = lks_ones(ctx, LKS_F32, SHAPE(3));
+    lks_tensor *d = lks_ones(ctx, LKS_F64, SHAPE(3));
     lks_tensor *h = lks_ones(ctx, LKS_F16, SHAPE(3)), *b = lks_ones(ctx, LKS_BF16, SHAPE(3));
     lks_tensor *dd = full(LKS_F64, 1, 2, 2), *ff = full(LKS_F32, 1, 2, 2);
     BEGIN(LKS_BF16);
@@ -323,7 +327,8 @@ static void test_stale(void) /* B23 */
             lks_no_grad_end(ctx);
             double two = item(lks_matmul(w, x));
             END();
-            ok(one == 2 && two == 6, "B23: %s weight written inside a region by %s", sealed ? "a sealed" : "a", ways[how]);
+            ok(one == 2 && two == 6, "B23: %s weight written inside a region by %s", sealed ? "a sealed" : "a",
+               ways[how]);
             lks_params_destroy(&ps);
             lks_scope_end(ctx);
         }
@@ -387,7 +392,8 @@ static void test_graph_of_casts(void)
     lks_fill_(w, 1);
     lks_no_grad_end(ctx);
     lks_zero_grad(x);
-    ok(lks_backward(c, LKS_NONE, 0) == LKS_OK && item(lks_grad(x)) == 3, "what was saved is the cast, and that did not change");
+    ok(lks_backward(c, LKS_NONE, 0) == LKS_OK && item(lks_grad(x)) == 3,
+       "what was saved is the cast, and that did not change");
     /* An error inside a region leaves no region behind that the program did not open. */
     BEGIN(LKS_BF16);
     ctx->base.fail_at = 1;
@@ -472,7 +478,8 @@ static void test_two(const char *device)
     ok(!lks_autocast_enabled(other) && lks_autocast_depth(other) == 0, "another context has regions of its own");
     lks_autocast_begin(other, LKS_BF16, 1, 1);
     lks_autocast_set_table(other, LKS_TABLE_CUDA);
-    ok(lks_autocast_dtype(ctx) == LKS_F16 && lks_autocast_table(ctx) == LKS_TABLE_CPU && lks_autocast_dtype(other) == LKS_BF16,
+    ok(lks_autocast_dtype(ctx) == LKS_F16 && lks_autocast_table(ctx) == LKS_TABLE_CPU &&
+       lks_autocast_dtype(other) == LKS_BF16,
        "neither changes the other");
     END();
     ok(lks_autocast_enabled(other), "nor ends it");
@@ -489,8 +496,9 @@ int main(void)
         diag("device %s", devices[i]);
         ctx = context_on(devices[i], NULL, 2);
         if (!ctx) bail("no context on %s", devices[i]);
-        static void (*const tests[])(void) = {test_policies, test_nesting, test_inner_off, test_who, test_losses, test_cache,
-                                              test_stale, test_graph_of_casts};
+        static void (*const tests[])(void) = {
+            test_policies, test_nesting, test_inner_off, test_who, test_losses, test_cache, test_stale,
+            test_graph_of_casts};
         for (int k = 0; k < (int)(sizeof tests / sizeof *tests); k++) {
             lks_scope_begin(ctx);
             tests[k]();

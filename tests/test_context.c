@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * test_context.c - contexts: options and their errors, made and ended a thousand times, two at once, guests in a program
- * that has its own MPI, error handlers, floating-point traps and rounding. The lifetimes of MPI each need a process of
- * their own: the program starts itself with an argument. With "ranks" it is one of several (tests/context.test).
+ * test_context.c - contexts: options and their errors, made and ended a thousand times, two at once, guests in a
+ * program that has its own MPI, error handlers, floating-point traps and rounding. The lifetimes of MPI each need a
+ * process of their own: the program starts itself with an argument. With "ranks" it is one of several
+ * (tests/context.test).
  */
 #define _GNU_SOURCE
 #include "arrays.h"
@@ -170,12 +171,14 @@ static void test_options(void)
     lks_context *ctx = (lks_context *)(void *)c;
     lks_config_free(NULL);
     is_str(lks_config_message(c), "", "no message at first");
-    ok(lks_config_set_device(c, "gpu") == LKS_ERR_ARGUMENT && strstr(lks_config_message(c), "cuda"), "an unknown device");
+    ok(lks_config_set_device(c, "gpu") == LKS_ERR_ARGUMENT && strstr(lks_config_message(c), "cuda"),
+       "an unknown device");
     ok(lks_config_set_device(c, NULL) == LKS_ERR_ARGUMENT, "no device");
     ok(lks_config_set_threads(c, -1) == LKS_ERR_ARGUMENT && strstr(lks_config_message(c), "threads"), "-1 threads");
     ok(lks_config_set_threads(c, 1000000) == LKS_ERR_ARGUMENT, "too many threads");
     ok(lks_config_set_deadline(c, 0) == LKS_ERR_ARGUMENT && lks_config_set_deadline(c, -1) == LKS_ERR_ARGUMENT &&
-           lks_config_set_deadline(c, NAN) == LKS_ERR_ARGUMENT && strstr(lks_config_message(c), "deadline"), "bad deadlines");
+           lks_config_set_deadline(c, NAN) == LKS_ERR_ARGUMENT &&
+               strstr(lks_config_message(c), "deadline"), "bad deadlines");
     lks_config_set_device(c, "cuda");
     lks_status s = lks_context_create(MPI_COMM_SELF, c, &ctx);
     if (s == LKS_OK) {
@@ -203,7 +206,8 @@ static void test_options(void)
     lks_error_clear(ctx);
     ok(lks_random_rows(ctx, -1, 2) == LKS_ERR_ARGUMENT && lks_random_seed(ctx) == 42, "nor are rows");
     lks_error_clear(ctx);
-    ok(lks_synchronize(ctx) == LKS_OK && lks_memory_used(ctx) >= 0 && lks_memory_held(ctx) >= lks_memory_used(ctx), "counters");
+    ok(lks_synchronize(ctx) == LKS_OK && lks_memory_used(ctx) >= 0 && lks_memory_held(ctx) >= lks_memory_used(ctx),
+       "counters");
     /* Random numbers: the seed, the attempt and the call make them; rows make the place. */
     float a[8], b[8];
     lks_scope_begin(ctx);
@@ -306,10 +310,12 @@ static void test_many(void)
 
 static void test_two(void)
 {
-    lks_context *a = open_on(MPI_COMM_SELF, "cpu", 1), *b = open_on(MPI_COMM_SELF, "far", 2), *c = open_on(MPI_COMM_SELF, "cpu", 2);
+    lks_context *a = open_on(MPI_COMM_SELF, "cpu", 1), *b = open_on(MPI_COMM_SELF, "far", 2);
+    lks_context *c = open_on(MPI_COMM_SELF, "cpu", 2);
     ok(a && b && c && ten(a) == 45 && ten(b) == 45 && ten(c) == 45, "three contexts at once");
     lks_tensor *x = lks_ones(a, LKS_F32, SHAPE(2)), *y = lks_ones(b, LKS_F32, SHAPE(2));
-    ok(!lks_add(x, y) && lks_error_code(a) == LKS_ERR_ARGUMENT && lks_error_code(b) == LKS_OK && lks_error_code(c) == LKS_OK,
+    ok(!lks_add(x, y) && lks_error_code(a) == LKS_ERR_ARGUMENT && lks_error_code(b) == LKS_OK &&
+       lks_error_code(c) == LKS_OK,
        "an error belongs to one of them");
     ok(lks_copy_(y, x) == LKS_ERR_ARGUMENT && lks_error_code(b) == LKS_ERR_ARGUMENT, "tensors of two do not mix");
     ok(lks_context_of(x) == a && lks_context_of(y) == b, "each tensor knows its own");
@@ -351,7 +357,8 @@ static int extremes(lks_context *ctx, uint64_t *bits, int max)
     lks_scope_begin(ctx);
     for (int k = 0; k < 2; k++) {
         lks_dtype dtype = k ? LKS_F64 : LKS_F32;
-        lks_tensor *zero = lks_zeros(ctx, dtype, 1, &count), *x = lks_affine(zero, 1, -1), *big = lks_affine(zero, 1, 1e30), *y[12];
+        lks_tensor *zero = lks_zeros(ctx, dtype, 1, &count), *x = lks_affine(zero, 1, -1), *y[12];
+        lks_tensor *big = lks_affine(zero, 1, 1e30);
         lks_set_requires_grad(zero, 1);
         y[0] = lks_log(zero);
         y[1] = lks_log(x);
@@ -373,7 +380,8 @@ static int extremes(lks_context *ctx, uint64_t *bits, int max)
             if (!t || lks_to_host(t, &b, lks_dtype_size(lks_dtype_of(t))) != LKS_OK) b = 12345;
             bits[n++] = b;
         }
-        lks_tensor *tiny = lks_full(ctx, LKS_F32, 0, NULL, 0x1p-140), *third = lks_div(lks_ones(ctx, LKS_F32, 0, NULL), lks_full(ctx, LKS_F32, 0, NULL, 3));
+        lks_tensor *tiny = lks_full(ctx, LKS_F32, 0, NULL, 0x1p-140), *three = lks_full(ctx, LKS_F32, 0, NULL, 3);
+        lks_tensor *third = lks_div(lks_ones(ctx, LKS_F32, 0, NULL), three);
         uint32_t w = 0;
         lks_to_host(lks_add(tiny, tiny), &w, 4);
         bits[n++] = w; /* a denormal number */
@@ -402,7 +410,8 @@ static void test_floating_point(void)
         int m = extremes(ctx, got, 64), traps = fegetexcept(), flags = fetestexcept(FE_ALL_EXCEPT);
         lks_status s = lks_context_destroy(&ctx);
         fedisableexcept(FE_ALL_EXCEPT);
-        ok(s == LKS_OK && n == m && !memcmp(want, got, (size_t)n * sizeof *want), "%s: infinities and NaNs raise no trap", device);
+        ok(s == LKS_OK && n == m && !memcmp(want, got, (size_t)n * sizeof *want),
+           "%s: infinities and NaNs raise no trap", device);
         ok(traps == (FE_DIVBYZERO | FE_INVALID | FE_OVERFLOW), "%s: the traps are still set", device);
         is_int(flags & (FE_DIVBYZERO | FE_INVALID | FE_OVERFLOW), 0, "%s: no flag of the program's was raised", device);
         /* Rounding, flushing to zero. */
@@ -417,7 +426,8 @@ static void test_floating_point(void)
         lks_context_destroy(&ctx);
         fesetround(FE_TONEAREST);
         __builtin_ia32_ldmxcsr(csr);
-        ok(n == m && !memcmp(want, got, (size_t)n * sizeof *want), "%s: the program's rounding and flushing change no result", device);
+        ok(n == m && !memcmp(want, got, (size_t)n * sizeof *want),
+           "%s: the program's rounding and flushing change no result", device);
         ok((after & ~0x3fu) == (set & ~0x3fu) && rounding == FE_UPWARD, "%s: and are still set", device);
     }
 #else
@@ -451,12 +461,14 @@ static int ranks(void)
     MPI_Comm_rank(MPI_COMM_WORLD, &me);
     MPI_Comm_size(MPI_COMM_WORLD, &n);
     lks_context *all = open_on(MPI_COMM_WORLD, "cpu", 1);
-    ok(all && lks_rank(all) == me && lks_size(all) == n && lks_local_size(all) == n && lks_local_rank(all) == me, "%d ranks", n);
+    ok(all && lks_rank(all) == me && lks_size(all) == n && lks_local_size(all) == n && lks_local_rank(all) == me,
+       "%d ranks", n);
     MPI_Comm half;
     MPI_Comm_split(MPI_COMM_WORLD, me % 2, -me, &half);
     lks_context *some = open_on(half, me % 2 ? "far" : "cpu", 1);
     int want = me % 2 ? n / 2 : (n + 1) / 2;
-    ok(some && lks_size(some) == want && lks_rank(some) == want - 1 - me / 2, "a context on part of the ranks, in another order");
+    ok(some && lks_size(some) == want && lks_rank(some) == want - 1 - me / 2,
+       "a context on part of the ranks, in another order");
     int64_t one = 1, two = 1;
     for (int i = 0; i < 20; i++) {
         one = two = 1;
@@ -477,7 +489,8 @@ static int ranks(void)
         s = try_with(MPI_COMM_WORLD, me ? "far" : "cpu", 0, text);
         ok(s == LKS_ERR_ARGUMENT && strstr(text, "device"), "so are different devices: %s", text);
         s = try_with(MPI_COMM_WORLD, me ? "cpu" : "cuda", 0, text);
-        ok(s != LKS_OK && (me == 0 || s == LKS_ERR_PEER_FAILED || s == LKS_ERR_ARGUMENT), "and a rank without its device: %s", text);
+        ok(s != LKS_OK && (me == 0 || s == LKS_ERR_PEER_FAILED || s == LKS_ERR_ARGUMENT),
+           "and a rank without its device: %s", text);
     } else {
         skip(3, "one rank");
     }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * test_ops.c - a battery over the table: each differentiable row, by its samples, in every layout, dtype, on both CPU
- * devices, at several thread counts, inside autocast regions, with memory that runs out; and calls that must be refused.
- * Values of kernels are compared with references of their own in the tests of their families.
+ * devices, at several thread counts, inside autocast regions, with memory that runs out; and calls that must be
+ * refused. Values of kernels are compared with references of their own in the tests of their families.
  */
 #include "arrays.h"
 #include "samples.h"
@@ -243,7 +243,8 @@ static int check_gradients(const sample *s)
         call c;
         counts before = count(ctx);
         lks_scope_begin(ctx);
-        if (!prepare(&c, ctx, s, LKS_F64, expanded ? PLAIN : layout, expanded)) good = complain_error(ctx, s, "prepare");
+        if (!prepare(&c, ctx, s, LKS_F64, expanded ? PLAIN : layout, expanded)) 
+            good = complain_error(ctx, s, "prepare");
         else good &= gradcheck(&c, forward, c.leaves, expanded ? "expanded" : layout_names[layout]);
         lks_scope_end(ctx);
         counts after = count(ctx);
@@ -279,7 +280,8 @@ static int check_second(const sample *s)
         if (form == 1 && !sample_has_layout(s, REVERSED)) continue;
         counts before = count(ctx);
         lks_scope_begin(ctx);
-        if (!prepare(&c, ctx, s, LKS_F64, form == 1 ? REVERSED : PLAIN, form == 2)) good = complain_error(ctx, s, "prepare");
+        if (!prepare(&c, ctx, s, LKS_F64, form == 1 ? REVERSED : PLAIN, form == 2)) 
+            good = complain_error(ctx, s, "prepare");
         lks_no_grad_begin(ctx);
         c.leaf[c.leaves] = seed_for(forward(&c, c.leaf, c.leaves));
         lks_no_grad_end(ctx);
@@ -293,7 +295,8 @@ static int check_second(const sample *s)
                 good = complain_error(ctx, s, "gradients with a graph");
             } else {
                 st = lks_backward(lks_sum(grads[0], 0, NULL, 0, LKS_DTYPE_NONE), LKS_NONE, 0);
-                if (st != LKS_ERR_UNSUPPORTED || !strstr(lks_error(ctx), "twice")) good = complain_error(ctx, s, "refusal");
+                if (st != LKS_ERR_UNSUPPORTED || !strstr(lks_error(ctx), "twice")) 
+                    good = complain_error(ctx, s, "refusal");
                 lks_error_clear(ctx);
             }
         } else {
@@ -323,8 +326,8 @@ static int near(const sample *s, const result *got, const result *want, double t
             if (!(d <= worst)) worst = d;
         }
         if (worst <= tolerance) continue;
-        diag("%s, %s, %s: %s %d is off by %g (tolerance %g)", s->row, s->what, how, k ? "gradient" : "result", k - 1, worst,
-             tolerance);
+        diag("%s, %s, %s: %s %d is off by %g (tolerance %g)", s->row, s->what, how, k ? "gradient" : "result", k - 1,
+             worst, tolerance);
         return 0;
     }
     return 1;
@@ -353,8 +356,8 @@ static int check_dtypes(const sample *s)
     return good;
 }
 
-/* Reduced x with float32 weight and bias (norms), or with float32 bias (products): values, and gradients in the dtype of
- * each leaf. */
+/* Reduced x with float32 weight and bias (norms), or with float32 bias (products): values, and gradients in the dtype
+ * of each leaf. */
 static int check_mixed(const sample *s)
 {
     static const lks_dtype dtypes[] = {LKS_F16, LKS_BF16};
@@ -448,7 +451,10 @@ static int fails_cleanly(lks_context *ctx, const sample *s, int layout)
     return good;
 }
 
-static int check_failures(const sample *s) { return fails_cleanly(cpu[2], s, PLAIN) & fails_cleanly(cpu[2], s, SLICED); }
+static int check_failures(const sample *s)
+{
+    return fails_cleanly(cpu[2], s, PLAIN) & fails_cleanly(cpu[2], s, SLICED);
+}
 static int check_failures_far(const sample *s) { return fails_cleanly(far, s, PLAIN); }
 
 /* --- autocast --- */
@@ -477,10 +483,12 @@ static int one_region(const sample *s, int table, lks_dtype lower, lks_dtype dty
     if (st != LKS_OK || !outside) {
         good = complain_error(ctx, s, "in a region");
     } else {
-        lks_dtype expect = policy == LKS_POLICY_LOWER ? lower : policy == LKS_POLICY_FP32 ? LKS_F32 : lks_dtype_of(outside);
+        lks_dtype expect = policy == LKS_POLICY_LOWER ? lower : policy == LKS_POLICY_FP32 ? LKS_F32
+            : lks_dtype_of(outside);
         if (lks_dtype_of(outside) == LKS_F64) expect = LKS_F64; /* the call says so */
         if (!(s->flags & COMPOSITE) && lks_dtype_of(y) != expect) {
-            diag("%s, %s, table %d: %s region, %s input: result is %s, not %s", s->row, s->what, table, lks_dtype_name(lower),
+            diag("%s, %s, table %d: %s region, %s input: result is %s, not %s", s->row, s->what, table,
+                 lks_dtype_name(lower),
                  lks_dtype_name(dtype), lks_dtype_name(lks_dtype_of(y)), lks_dtype_name(expect));
             good = 0;
         }
@@ -573,10 +581,12 @@ static int check_far(const sample *s)
 
 static void test_comparisons(void)
 {
-    static lks_tensor *(*const compare[])(lks_tensor *, lks_tensor *) = {lks_eq, lks_ne, lks_lt, lks_le, lks_gt, lks_ge};
+    static lks_tensor *(*const compare[])(lks_tensor *, lks_tensor *) = {lks_eq, lks_ne, lks_lt,
+                                                                         lks_le, lks_gt, lks_ge};
     static const char *const names[] = {"eq", "ne", "lt", "le", "gt", "ge", "argmax"};
     static const lks_dtype dtypes[] = {LKS_F64, LKS_F32, LKS_F16, LKS_BF16, LKS_I64, LKS_I32, LKS_U8};
-    static const sample pair = {.row = "compare", .what = "", .in = {{IN_INDEX, 3, {2, 3, 4}, 3}, {IN_INDEX, 2, {3, 1}, 3}}, .nin = 2};
+    static const sample pair = {.row = "compare", .what = "",
+                                .in = {{IN_INDEX, 3, {2, 3, 4}, 3}, {IN_INDEX, 2, {3, 1}, 3}}, .nin = 2};
     for (int c = 0; c < 7; c++) {
         int good = 1;
         for (int k = 0; k < 7 * LAYOUTS * 2; k++) {
@@ -592,7 +602,8 @@ static void test_comparisons(void)
             good &= t && lks_dtype_of(t) == (c < 6 ? LKS_BOOL : LKS_I64) && !lks_requires_grad(t);
             for (int i = 0; i < 24 && c < 6 && good; i++) {
                 double p = x[i], q = y[i / 4 % 3];
-                good = z[i] == (c == 0 ? p == q : c == 1 ? p != q : c == 2 ? p < q : c == 3 ? p <= q : c == 4 ? p > q : p >= q);
+                int want[6] = {p == q, p != q, p < q, p <= q, p > q, p >= q};
+                good = z[i] == want[c];
             }
             for (int i = 0; i < 8 && c == 6 && good; i++) {
                 int at = 0, base = i / 4 * 12 + i % 4;
@@ -613,11 +624,13 @@ static lks_tensor *made(lks_context *ctx, lks_dtype dtype, int ndim, const int64
 {
     return lks_zeros(ctx, dtype, ndim, shape);
 }
-#define F(...) made(ctx, LKS_F32, (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (int64_t[]){__VA_ARGS__})
-#define D(type, ...) made(ctx, type, (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (int64_t[]){__VA_ARGS__})
+#define D(type, ...)                                                                                           \
+    made(ctx, type, (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (int64_t[]){__VA_ARGS__})
+#define F(...) D(LKS_F32, __VA_ARGS__)
 #define S(type) made(ctx, type, 0, NULL)
 
-static int refused(lks_context *ctx, const void *tensor, lks_status want, const char *where, const char *a, const char *b)
+static int refused(lks_context *ctx, const void *tensor, lks_status want, const char *where, const char *a,
+                   const char *b)
 {
     const char *text = lks_error(ctx);
     int good = !tensor && lks_error_code(ctx) == want && strstr(text, where) && strstr(text, a) && strstr(text, b);
@@ -646,25 +659,27 @@ static void test_refusals(lks_context *ctx, lks_context *other)
     NO(lks_matmul(S(LKS_F32), F(3)), LKS_ERR_SHAPE, "lks_matmul", "[]", "[3]");
     NO(lks_linear(F(2, 3), F(4, 5), LKS_NONE), LKS_ERR_SHAPE, "lks_linear", "[2,3]", "[4,5]");
     NO(lks_linear(F(2, 3), F(4, 3), F(3)), LKS_ERR_SHAPE, "lks_linear", "[4]", "[3]");
-    NO(lks_conv2d(F(1, 3, 4, 4), F(2, 2, 3, 3), LKS_NONE, NULL, NULL, NULL, 1), LKS_ERR_SHAPE, "lks_conv2d", "[1,3,4,4]",
-       "[2,2,3,3]");
+    NO(lks_conv2d(F(1, 3, 4, 4), F(2, 2, 3, 3), LKS_NONE, NULL, NULL, NULL, 1), LKS_ERR_SHAPE, "lks_conv2d",
+       "[1,3,4,4]", "[2,2,3,3]");
     NO(lks_conv2d(F(1, 2, 2, 2), F(2, 2, 3, 3), LKS_NONE, NULL, NULL, NULL, 1), LKS_ERR_SHAPE, "lks_conv2d", "3", "2");
-    NO(lks_conv2d(F(1, 2, 4, 4), F(2, 2, 3, 3), LKS_NONE, none, NULL, NULL, 1), LKS_ERR_ARGUMENT, "lks_conv2d", "stride 0",
+    NO(lks_conv2d(F(1, 2, 4, 4), F(2, 2, 3, 3), LKS_NONE, none, NULL, NULL, 1), LKS_ERR_ARGUMENT, "lks_conv2d",
+       "stride 0", "");
+    NO(lks_conv2d(F(1, 2, 4, 4), F(2, 2, 3, 3), LKS_NONE, NULL, NULL, NULL, 0), LKS_ERR_SHAPE, "lks_conv2d", "0 groups",
        "");
-    NO(lks_conv2d(F(1, 2, 4, 4), F(2, 2, 3, 3), LKS_NONE, NULL, NULL, NULL, 0), LKS_ERR_SHAPE, "lks_conv2d", "0 groups", "");
     NO(lks_max_pool2d(F(2, 4, 4), two, NULL, NULL), LKS_ERR_SHAPE, "lks_max_pool2d", "[2,4,4]", "");
     NO(lks_max_pool2d(F(1, 2, 4, 4), two, NULL, two), LKS_ERR_ARGUMENT, "lks_max_pool2d", "padding 2", "");
     NO(lks_layer_norm(F(2, 3), 1, F(4), LKS_NONE, 1e-5), LKS_ERR_SHAPE, "lks_layer_norm", "[4]", "[2,3]");
     NO(lks_layer_norm(F(2, 3), 3, LKS_NONE, LKS_NONE, 1e-5), LKS_ERR_SHAPE, "lks_layer_norm", "3", "[2,3]");
-    NO(lks_batch_norm(F(2, 3), LKS_NONE, LKS_NONE, LKS_NONE, LKS_NONE, LKS_NONE, LKS_NONE, 0, 0.1, 1e-5), LKS_ERR_ARGUMENT,
-       "lks_batch_norm", "running_mean", "");
+    NO(lks_batch_norm(F(2, 3), LKS_NONE, LKS_NONE, LKS_NONE, LKS_NONE, LKS_NONE, LKS_NONE, 0, 0.1, 1e-5),
+       LKS_ERR_ARGUMENT, "lks_batch_norm", "running_mean", "");
     NO(lks_batch_norm(F(2, 3), F(2), F(2), LKS_NONE, LKS_NONE, LKS_NONE, LKS_NONE, 1, 0.1, 1e-5), LKS_ERR_SHAPE,
        "lks_batch_norm", "[2]", "[2,3]");
     NO(lks_softmax(F(2, 3), 2), LKS_ERR_ARGUMENT, "lks_softmax", "dim 2", "");
     NO(lks_softmax(D(LKS_I64, 3), 0), LKS_ERR_DTYPE, "lks_softmax", "int64", "");
-    NO(lks_cross_entropy(F(2, 3), D(LKS_I64, 3), -100, 0, LKS_REDUCTION_MEAN), LKS_ERR_SHAPE, "lks_cross_entropy", "[3]",
-       "[2,3]");
-    NO(lks_cross_entropy(F(2, 3), F(2), -100, 0, LKS_REDUCTION_MEAN), LKS_ERR_DTYPE, "lks_cross_entropy", "float32", "int64");
+    NO(lks_cross_entropy(F(2, 3), D(LKS_I64, 3), -100, 0, LKS_REDUCTION_MEAN), LKS_ERR_SHAPE, "lks_cross_entropy",
+       "[3]", "[2,3]");
+    NO(lks_cross_entropy(F(2, 3), F(2), -100, 0, LKS_REDUCTION_MEAN), LKS_ERR_DTYPE, "lks_cross_entropy", "float32",
+       "int64");
     NO(lks_cross_entropy(F(2, 3), D(LKS_I64, 2), -100, 0, 3), LKS_ERR_ARGUMENT, "lks_cross_entropy", "3", "");
     NO(lks_embedding(F(2, 3), F(2)), LKS_ERR_DTYPE, "lks_embedding", "float32", "int64");
     NO(lks_embedding(F(2), D(LKS_I64, 2)), LKS_ERR_SHAPE, "lks_embedding", "[2]", "");
@@ -716,14 +731,17 @@ static void test_refusals(lks_context *ctx, lks_context *other)
     x[1] = LKS_NONE;
     NO(lks_cat(2, x, 0), LKS_ERR_ARGUMENT, "lks_cat", "1", "");
     ok(!lks_relu(LKS_NONE) && !lks_argmax(LKS_NONE, 0, 0) && !lks_sum(LKS_NONE, 0, NULL, 0, LKS_DTYPE_NONE) &&
-           !lks_clone(LKS_NONE) && lks_fill_(LKS_NONE, 1) == LKS_ERR_ARGUMENT && lks_copy_(LKS_NONE, x[0]) == LKS_ERR_ARGUMENT,
+           !lks_clone(LKS_NONE) && lks_fill_(LKS_NONE, 1) == LKS_ERR_ARGUMENT &&
+               lks_copy_(LKS_NONE, x[0]) == LKS_ERR_ARGUMENT,
        "LKS_NONE alone has no context and gives a plain failure");
     lks_error_clear(ctx);
     /* NULL passes through and records nothing. */
     lks_tensor *y;
     x[0] = NULL, x[1] = F(2);
-    ok(!lks_add(NULL, x[1]) && !lks_add(x[1], NULL) && !lks_matmul(x[1], NULL) && !lks_relu(NULL) && !lks_where(NULL, x[1], x[1]) &&
-           !lks_linear(x[1], NULL, LKS_NONE) && !lks_cat(2, x, 0) && !lks_softmax(NULL, 0) && !lks_reshape(NULL, 0, NULL) &&
+    ok(!lks_add(NULL, x[1]) && !lks_add(x[1], NULL) && !lks_matmul(x[1], NULL) && !lks_relu(NULL) &&
+       !lks_where(NULL, x[1], x[1]) &&
+           !lks_linear(x[1], NULL, LKS_NONE) && !lks_cat(2, x, 0) && !lks_softmax(NULL, 0) &&
+               !lks_reshape(NULL, 0, NULL) &&
            !lks_permute(NULL, 0, NULL) && !lks_slice(NULL, 0, 0, 0, 1) && !lks_sum(NULL, 0, NULL, 0, LKS_DTYPE_NONE) &&
            !lks_to(NULL, LKS_F32) && !lks_dropout(NULL, 0.5) && !lks_embedding(NULL, x[1]) && !lks_max_all(NULL) &&
            !lks_conv2d(NULL, x[1], LKS_NONE, NULL, NULL, NULL, 1) && !lks_detach(NULL) && !lks_contiguous(NULL) &&
@@ -740,11 +758,13 @@ static void test_refusals(lks_context *ctx, lks_context *other)
        "copy of a shape that does not broadcast");
     ok(lks_fill_(lks_expand(F(1), 1, (int64_t[]){3}), 1) == LKS_ERR_ARGUMENT &&
            refused(ctx, NULL, LKS_ERR_ARGUMENT, "lks_fill_", "[3]", "expanded"), "an expanded view is not written");
-    ok(lks_uniform_(D(LKS_I64, 2), 0, 1) == LKS_ERR_DTYPE && refused(ctx, NULL, LKS_ERR_DTYPE, "lks_uniform_", "int64", ""),
+    ok(lks_uniform_(D(LKS_I64, 2), 0, 1) == LKS_ERR_DTYPE &&
+       refused(ctx, NULL, LKS_ERR_DTYPE, "lks_uniform_", "int64", ""),
        "integers are not filled with random numbers");
     /* Indices that the host can see. */
     NO(lks_embedding(F(2, 2), lks_affine(D(LKS_I64, 3), 1, 7)), LKS_ERR_ARGUMENT, "embedding", "7", "");
-    NO(lks_cross_entropy(F(2, 3), lks_affine(D(LKS_I64, 2), 1, 3), -100, 0, 1), LKS_ERR_ARGUMENT, "cross_entropy", "3", "");
+    NO(lks_cross_entropy(F(2, 3), lks_affine(D(LKS_I64, 2), 1, 3), -100, 0, 1), LKS_ERR_ARGUMENT, "cross_entropy", "3",
+       "");
     lks_scope_end(other);
     lks_scope_end(ctx);
     counts after = count(ctx);

@@ -132,6 +132,7 @@ lks_status lksi_call(lks_context *ctx, const char *where, int op, int nin, lks_t
                      int nout, lks_tensor **out)
 {
     const lksi_row *row = &lksi_rows[op];
+    if (!ctx) return LKS_ERR_ARGUMENT; /* LKS_NONE alone */
     if (nin < row->min_in || nin > row->max_in || nout != row->nout)
         return lksi_fail(&ctx->base, LKS_ERR_INTERNAL, where, "row %s called with %d inputs and %d outputs", row->name, nin,
                          nout);
