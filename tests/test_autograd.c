@@ -668,6 +668,35 @@ static void test_orphans(void)
     is_int(lks_live_tensors(ctx) + lks_live_nodes(ctx), 0, "nothing is left");
 }
 
+/* --- the check itself --- */
+
+static lks_tensor *half_right(void *user, lks_tensor *const *in, int n)
+{
+    (void)n;
+    if (*(int *)user == 2) return NULL;
+    return lks_add(lks_mul(in[0], in[0]), lks_mul(in[1], *(int *)user ? lks_detach(in[1]) : in[1]));
+}
+
+static void test_gradcheck(void)
+{
+    double v[2] = {1, 2}, w[2] = {3, -1}, back[2], worst = -1;
+    lks_tensor *in[2] = {lks_from_host(ctx, LKS_F64, SHAPE(2), v), lks_from_host(ctx, LKS_F64, SHAPE(2), w)};
+    int wrong = 0;
+    ok(fine(lks_gradcheck(ctx, half_right, &wrong, 2, in, 1e-6, 1e-8, &worst)) && worst >= 0 && worst < 1e-8, "right");
+    wrong = 1;
+    ok(fails(lks_gradcheck(ctx, half_right, &wrong, 2, in, 1e-6, 1e-8, &worst), LKS_ERR_MISMATCH, "input 1, element 0",
+             "analytic 3") && worst > 0.1, "a gradient that misses a part is found");
+    lks_to_host(in[1], back, sizeof back);
+    ok(!memcmp(back, w, sizeof w) && !lks_grad(in[1]), "inputs are as before");
+    wrong = 2;
+    ok(lks_gradcheck(ctx, half_right, &wrong, 2, in, 1e-6, 1e-8, NULL) != LKS_OK, "a function that fails");
+    lks_error_clear(ctx);
+    in[1] = CONST(1);
+    ok(fails(lks_gradcheck(ctx, half_right, &wrong, 2, in, 1e-6, 1e-8, &worst), LKS_ERR_DTYPE, "input 1", "float32"),
+       "float32 is too coarse");
+    ok(lks_grad_enabled(ctx), "recording as before");
+}
+
 /* --- depth and length --- */
 
 /* n ops in a row; only the newest result is held. kind 0 saves nothing, 1 its inputs, 2 its output. The caller owns the
@@ -948,7 +977,8 @@ int main(void)
         if (!ctx) bail("no context on %s", devices[i]);
         static void (*const tests[])(void) = {
             test_leaves, test_graphs, test_in_place, test_modes, test_hooks, test_nested, test_gradients,
-            test_random_graphs, test_sealed, test_orphans, test_depth, test_flat, test_order, test_no_memory,
+            test_random_graphs, test_sealed, test_orphans, test_gradcheck, test_depth, test_flat, test_order,
+            test_no_memory,
             test_cases};
         for (int k = 0; k < (int)(sizeof tests / sizeof *tests); k++) {
             if (i && tests[k] == test_depth) continue; /* says nothing about the device */
