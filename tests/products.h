@@ -170,6 +170,25 @@ static int same_bits(const lksi_view *x, const lksi_view *y)
     return 1;
 }
 
+/* The i-th allocation of a call on a fresh backend fails, for every i that there is: an error with a text, no leak. */
+static int fails_cleanly(int op, int nin, const lksi_view *in, int nout, const lksi_attr *attr)
+{
+    for (int i = 1; i < 100; i++) {
+        lksi_view out[4];
+        if (!open_cpu(NULL, 2)) return 0;
+        base.fail_at = i;
+        lks_status s = call(op, nin, in, nout, out, attr, NULL, LKS_DTYPE_NONE);
+        base.fail_at = 0, base.code = LKS_OK;
+        close_cpu();
+        if (s == LKS_OK) {
+            for (int k = 0; k < nout; k++) drop(&out[k]);
+            return i > 1 && base.live_blocks == 0;
+        }
+        if (s != LKS_ERR_MEMORY || !why[0]) return 0;
+    }
+    return 0;
+}
+
 static const char *const isas[] = {"base", "avx2", "avx512"};
 static const int floats[] = {LKS_F32, LKS_F64, LKS_BF16, LKS_F16};
 

@@ -276,6 +276,13 @@ int main(void)
         close_cpu();
         threads(isas[i]);
     }
+    heads a = {1, 2, 30, 30, 8, 8, 1, NO_MASK, 0};
+    lksi_view q = make(LKS_F32, ROWS, SHAPE(1, 2, 30, 8)), lse = make(LKS_F32, ROWS, SHAPE(1, 2, 30));
+    lksi_attr attr = attr_of(&a, 0);
+    ok(fails_cleanly(LKSI_OP_attention, 4, (lksi_view[]){q, q, q, absent}, 2, &attr), "no memory for attention");
+    ok(fails_cleanly(LKSI_OP_attention_backward, 7, (lksi_view[]){q, q, q, q, absent, q, lse}, 3, &attr),
+       "... its gradient");
+    drop(&q), drop(&lse);
     ok(open_cpu(NULL, 1), "a CPU");
     refusals();
     close_cpu();

@@ -302,6 +302,14 @@ int main(void)
         close_cpu();
         threads(isas[i]);
     }
+    window v = {2, 4, 9, 9, 4, 3, 3, 1, 2, 2, 1, 1, 1, 1};
+    lksi_view x = make(LKS_BF16, ROWS, SHAPE(2, 4, 9, 9)), w = make(LKS_BF16, ROWS, SHAPE(4, 4, 3, 3));
+    lksi_view dy = make(LKS_BF16, ROWS, SHAPE(2, 4, 5, 5));
+    lksi_attr ay = attr_of(&v, NULL), ax = attr_of(&v, x.shape), aw = attr_of(&v, w.shape);
+    ok(fails_cleanly(LKSI_OP_conv2d, 2, (lksi_view[]){x, w}, 1, &ay), "no memory for a convolution");
+    ok(fails_cleanly(LKSI_OP_conv2d_backward_input, 2, (lksi_view[]){dy, w}, 1, &ax), "... the gradient of x");
+    ok(fails_cleanly(LKSI_OP_conv2d_backward_weight, 2, (lksi_view[]){dy, x}, 1, &aw), "... the gradient of weights");
+    drop(&x), drop(&w), drop(&dy);
     ok(open_cpu(NULL, 1), "a CPU");
     refusals();
     close_cpu();

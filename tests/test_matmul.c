@@ -281,6 +281,9 @@ int main(void)
         close_cpu();
         threads(isas[i]);
     }
+    lksi_view square = make(LKS_F32, ROWS, SHAPE(90, 90));
+    ok(fails_cleanly(LKSI_OP_matmul, 2, (lksi_view[]){square, square}, 1, NULL), "no memory");
+    drop(&square);
     ok(open_cpu(NULL, 2), "a CPU");
     onednn();
     refusals();

@@ -50,8 +50,8 @@ static lks_status no_memory(const lksi_args *a, const head_job *s)
                            (long long)s->bytes);
 }
 
-/* exp(x) for x <= 0; 0 where it would be denormal, as most of what a mask hides is: those would cost as much as a hundred
- * others each. NaN stays. */
+/* exp(x) for x <= 0; 0 where it would be denormal, as all that a mask hides is: each of those would cost as much
+ * as a hundred others. NaN stays. */
 static inline float exp_f32(float x)
 {
     int32_t k;

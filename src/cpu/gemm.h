@@ -50,7 +50,8 @@ void LKSI_LOCAL(gemm_serial)(const lksi_gemm *g, void *memory);
 /* onednn.c. 1 if oneDNN has products of bfloat16 that use this processor's bfloat16 instructions. */
 int lksi_onednn_bf16(lksi_cpu *cpu);
 /* Outside lksi_parallel: 1 if all pieces of g that are rows x columns, or what is left at the edges, are for oneDNN
- * to run; bytes: memory that a run needs. Then one piece, on any worker (64-byte aligned memory): 1, or 0 if it failed. */
+ * to run; bytes: memory that a run needs. Then one piece, on any worker (memory 64-byte aligned): 1, or 0 if it
+ * failed. */
 int lksi_onednn_prepare(lksi_cpu *cpu, const lksi_gemm *g, int64_t rows, int64_t columns, int64_t *bytes);
 int lksi_onednn_run(lksi_cpu *cpu, const lksi_gemm *piece, void *memory);
 /* B of a product that is used many times (with any m), packed once, on all workers: `to` holds gemm_packed_bytes,

@@ -362,7 +362,8 @@ static void NAME(gemm_thin)(const lksi_gemm *g, REAL *memory)
             REAL bias[NR];
             int64_t nr = n - j < NR ? n - j : NR;
             if (g->bias && !g->bias_rs)
-                NAME(io_load)(bias, io_at(g->bias, g->bias_dtype, (j0 + j) * g->bias_cs), g->bias_dtype, g->bias_cs, nr);
+                NAME(io_load)(bias, io_at(g->bias, g->bias_dtype, (j0 + j) * g->bias_cs), g->bias_dtype, g->bias_cs,
+                              nr);
             NAME(store)(g, 0, j0 + j, g->m, nr, total + j, THIN_COLUMNS, g->add, g->bias != NULL,
                         g->bias && !g->bias_rs ? bias : NULL);
         }

@@ -327,8 +327,9 @@ lks_status LKSI_LOCAL(gemm)(lksi_cpu *cpu, const lksi_args *a, const lksi_gemm *
         s.bytes = piece.c_dtype == LKS_F64 ? thin_bytes_f64(&piece) : thin_bytes_f32(&piece);
     }
     int64_t bytes;
-    if (!thin && g.a_dtype == LKS_BF16 && g.b_dtype == LKS_BF16 && (double)piece.m * (double)piece.n * (double)piece.k > 1e5 &&
-        lksi_onednn_bf16(cpu) && lksi_onednn_prepare(cpu, &g, s.rows, s.columns, &bytes)) {
+    double piece_work = (double)piece.m * (double)piece.n * (double)piece.k;
+    if (!thin && g.a_dtype == LKS_BF16 && g.b_dtype == LKS_BF16 && piece_work > 1e5 && lksi_onednn_bf16(cpu) &&
+        lksi_onednn_prepare(cpu, &g, s.rows, s.columns, &bytes)) {
         s.onednn = 1;
         if (bytes > s.bytes) s.bytes = bytes;
     }
