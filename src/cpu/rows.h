@@ -182,7 +182,8 @@ static LKSI_UNUSED void lksi_store_bf16(uint16_t *restrict d, const float *restr
         __m256 x = _mm256_loadu_ps(s + i), y = _mm256_loadu_ps(s + i + 8);
         if (_mm256_movemask_ps(_mm256_cmp_ps(x, y, _CMP_UNORD_Q))) break;
         __m256i u = _mm256_castps_si256(x), v = _mm256_castps_si256(y);
-        __m256i p = _mm256_and_si256(_mm256_srli_epi32(u, 16), one), q = _mm256_and_si256(_mm256_srli_epi32(v, 16), one);
+        __m256i p = _mm256_and_si256(_mm256_srli_epi32(u, 16), one);
+        __m256i q = _mm256_and_si256(_mm256_srli_epi32(v, 16), one);
         u = _mm256_srli_epi32(_mm256_add_epi32(_mm256_add_epi32(u, half), p), 16);
         v = _mm256_srli_epi32(_mm256_add_epi32(_mm256_add_epi32(v, half), q), 16);
         u = _mm256_permute4x64_epi64(_mm256_packus_epi32(u, v), 0xd8);

@@ -12,7 +12,10 @@ static LKSI_UNUSED REAL F(dot)(const REAL *x, const REAL *y, int64_t n)
     int64_t i = 0;
     for (; i + LKSI_LANES <= n; i += LKSI_LANES)
 #pragma GCC unroll 32
-        for (int k = 0; k < PIECES; k++) a.p[k] = (F(vec))F(vfma)(F(vec_at)(x + i + k * WIDTH), F(vec_at)(y + i + k * WIDTH), a.p[k]);
+        for (int k = 0; k < PIECES; k++) {
+            F(vec) u = F(vec_at)(x + i + k * WIDTH), v = F(vec_at)(y + i + k * WIDTH);
+            a.p[k] = (F(vec))F(vfma)(u, v, a.p[k]);
+        }
     if (i < n) {
         F(lanes) t = F(tail)(x + i, n - i, 0), u = F(tail)(y + i, n - i, 0);
 #pragma GCC unroll 32
