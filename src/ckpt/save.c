@@ -466,6 +466,9 @@ lks_status lksi_ckpt_save(lks_checkpoint *c, const char *where, const char *path
     lks_status status = save(&s);
     if (s.fd >= 0) close(s.fd);
     if (s.created) unlink(s.tmp);
+    /* No rank returns from a failure before the temporary file is gone; a broken communicator cannot promise that. */
+    if (status != LKS_OK && status != LKS_ERR_MPI && status != LKS_ERR_TIMEOUT && status != LKS_ERR_PEER_FAILED)
+        lksi_ckpt_outcome(s.ctx, where, LKS_OK);
     guard_end(&g);
     lksi_h5_image *image = s.image;
     if (s.h5) lksi_h5_close(s.h5); /* its image goes with it */
