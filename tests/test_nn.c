@@ -233,17 +233,20 @@ static int descend(lks_context *ctx, lks_params *ps, double lr)
     return bad;
 }
 
-/* Losses of some steps on one batch: the first and the last. */
-static int learns(lks_context *ctx, lks_params *ps, lks_module *m, lks_tensor *x, lks_tensor *target, int steps,
-                  double lr, double *first, double *last)
+/* Losses of some steps on one batch: the first and the last. low: forward in an autocast region of bfloat16. */
+static int learns_in(lks_context *ctx, lks_params *ps, lks_module *m, lks_tensor *x, lks_tensor *target, int steps,
+                     double lr, int low, double *first, double *last)
 {
     int bad = 0;
     int64_t live = 0;
     for (int i = 0; i < steps && !bad; i++) {
         lks_scope_begin(ctx);
+        lks_autocast_begin(ctx, LKS_BF16, low, 1);
         lks_tensor *y = lks_module_forward(m, x);
+        if (low && y && lks_dtype_of(y) != LKS_BF16) bad = 1;
         if (y && lks_ndim(y) == 3) y = lks_flatten(y, 0, 1);
         lks_tensor *loss = lks_cross_entropy(y, target, LKS_IGNORE_INDEX, 0, LKS_REDUCTION_MEAN);
+        lks_autocast_end(ctx);
         double v = NAN;
         bad |= !loss || lks_item(loss, &v) != LKS_OK;
         if (!bad) bad |= lks_backward(loss, LKS_NONE, 0) != LKS_OK;
@@ -260,6 +263,12 @@ static int learns(lks_context *ctx, lks_params *ps, lks_module *m, lks_tensor *x
     if (bad) diag("%s", lks_error(ctx));
     lks_error_clear(ctx);
     return !bad;
+}
+
+static int learns(lks_context *ctx, lks_params *ps, lks_module *m, lks_tensor *x, lks_tensor *target, int steps,
+                  double lr, double *first, double *last)
+{
+    return learns_in(ctx, ps, m, x, target, steps, lr, 0, first, last);
 }
 
 static void models(lks_context *ctx, const char *device)
@@ -326,6 +335,13 @@ static void models(lks_context *ctx, const char *device)
     lks_module_destroy(&m);
     lks_params_destroy(&ps);
 
+    lks_params_create(ctx, &ps);
+    good = lks_gpt_create(ps, "", 11, 8, 2, 12, 3, 0, &m) == LKS_OK &&
+           learns_in(ctx, ps, m, tokens, target, 60, 0.5, 1, &first, &last);
+    ok(good && last < 0.7 * first, "gpt in bfloat16: %g -> %g", first, last);
+    lks_module_destroy(&m);
+    lks_params_destroy(&ps);
+
     int64_t img[4] = {16, 3, 9, 8};
     for (int i = 0; i < 16; i++) t16[i] = i % 4;
     target = lks_from_host(ctx, LKS_I64, 1, n16, t16);
@@ -337,6 +353,8 @@ static void models(lks_context *ctx, const char *device)
            "its parameters");
         good = learns(ctx, ps, m, noise_of(ctx, LKS_F32, 4, img, 1, 6), target, 60, 0.2, &first, &last);
         ok(good && last < 0.6 * first, "cnn learns on %s: %g -> %g", device, first, last);
+        good = learns_in(ctx, ps, m, noise_of(ctx, LKS_F32, 4, img, 1, 6), target, 60, 0.2, 1, &first, &last);
+        ok(good && last < 0.1, "and in bfloat16: %g", last);
         ok(!lks_module_forward(m, lks_zeros(ctx, LKS_F32, 1, n16)) && lks_error_code(ctx) == LKS_ERR_SHAPE,
            "wrong input: %s", lks_error(ctx));
         lks_error_clear(ctx);
