@@ -84,13 +84,22 @@ lks_status lksi_device_synchronize(lksi_device *d)
     return first;
 }
 
+/* After a host-blocking copy was queued: the host's memory is the device's until it is done, so that a wait that could not
+ * be made is made again before the caller may free it. */
+static lks_status wait_copy(lksi_device *d)
+{
+    d->waits++;
+    lks_status code = wait_stream(d, LKSI_STREAM_COMPUTE);
+    if (code != LKS_OK) wait_stream(d, LKSI_STREAM_COMPUTE);
+    return code;
+}
+
 lks_status lksi_device_read(lksi_device *d, void *host, const void *src, int64_t bytes)
 {
     if (bytes == 0) return LKS_OK;
     lks_status code = d->be->download(d->self, LKSI_STREAM_COMPUTE, host, src, bytes);
     if (code != LKS_OK) return failed(d, code, "copy from the device");
-    d->waits++;
-    return wait_stream(d, LKSI_STREAM_COMPUTE);
+    return wait_copy(d);
 }
 
 lks_status lksi_device_write(lksi_device *d, void *dst, const void *host, int64_t bytes)
@@ -99,8 +108,7 @@ lks_status lksi_device_write(lksi_device *d, void *dst, const void *host, int64_
     lks_status code = d->be->upload(d->self, LKSI_STREAM_COMPUTE, dst, host, bytes);
     if (code != LKS_OK) return failed(d, code, "copy to the device");
     if (bytes <= SMALL_UPLOAD) return LKS_OK;
-    d->waits++;
-    return wait_stream(d, LKSI_STREAM_COMPUTE);
+    return wait_copy(d);
 }
 
 lks_status lksi_device_copy(lksi_device *d, void *dst, const void *src, int64_t bytes)
