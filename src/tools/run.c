@@ -96,6 +96,19 @@ static int cut_metrics(const char *path, int64_t step)
     return error;
 }
 
+/* Open MPI gives ranks a terminal of their own: what counts is where the launcher, our parent, writes to. */
+static int on_terminal(void)
+{
+    char link[64], target[256];
+    if (!isatty(STDOUT_FILENO)) return 0;
+    if (!getenv("OMPI_COMM_WORLD_RANK")) return 1;
+    snprintf(link, sizeof link, "/proc/%ld/fd/1", (long)getppid());
+    ssize_t n = readlink(link, target, sizeof target - 1);
+    if (n < 0) return 1;
+    target[n] = 0;
+    return !strncmp(target, "/dev/pts/", 9) || !strncmp(target, "/dev/tty", 8) || !strncmp(target, "/dev/console", 12);
+}
+
 int run_open(job *j, const char *dir, int fresh, int64_t from_step)
 {
     char path[4096];
@@ -106,7 +119,7 @@ int run_open(job *j, const char *dir, int fresh, int64_t from_step)
     if (!error && !fresh) error = cut_metrics(path, from_step);
     if (!error) error = write_settings(j, dir);
     if (!error && !(run.metrics = fopen(path, fresh ? "w" : "a"))) error = errno;
-    run.terminal = isatty(STDOUT_FILENO);
+    run.terminal = on_terminal();
     if (error) fprintf(stderr, "lockstep: --out %s: %s\n", dir, strerror(error));
     return error ? EXIT_FAILED : 0;
 }
