@@ -46,7 +46,6 @@ static double now(void)
 
 static int settle(options *o, int lm)
 {
-    char text[64];
     struct { int id; const char *text; } preset[] = {
         {OPT_valid_fraction, lm ? "0.1" : "0.2"}, {OPT_batch, lm ? "16" : "64"},
         {OPT_layers, lm ? "4" : "2"}, {OPT_dim, lm ? "128" : !strcmp(opt_text(o, model) ? opt_text(o, model) : "", "mlp") ? "256" : "32"},
@@ -67,7 +66,6 @@ static int settle(options *o, int lm)
         return usage_error("--accumulate %lld is more than --batch %lld samples", (long long)opt_whole(o, accumulate),
                            (long long)opt_whole(o, batch));
     if (opt_whole(o, accumulate) > 64) return usage_error("--accumulate is %lld; at most 64", (long long)opt_whole(o, accumulate));
-    (void)text;
     return 0;
 }
 
@@ -290,7 +288,7 @@ static lks_status one_step(training *t, pending *p)
 static int loop(training *t)
 {
     job *j = &t->j;
-    int code = 0, since = 0;
+    int code = 0;
     int64_t samples_before = t->position;
     t->started = t->window_begun = now();
     t->attempts0 = lks_optim_attempts(j->opt);
@@ -323,10 +321,8 @@ static int loop(training *t)
             t->window_begun = now();
         }
         if (p->wanted) samples_before = t->position;
-        since++;
         if ((t->checkpoint_every && t->step % t->checkpoint_every == 0) || last || t->stop) {
             if ((code = settle_all(t)) || (code = save(t))) return code;
-            since = 0;
         }
     }
     return settle_all(t);
