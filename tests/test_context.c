@@ -11,6 +11,7 @@
 #include "tensor/tensor.h"
 #include <dirent.h>
 #include <fenv.h>
+#include <signal.h>
 #include <sys/wait.h>
 
 #define SHAPE(...) (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (int64_t[]){__VA_ARGS__}
@@ -435,6 +436,36 @@ static void test_floating_point(void)
 #endif
 }
 
+/* --- signals --- */
+
+static volatile sig_atomic_t caught;
+
+static void on_signal(int number) { caught += number; }
+
+static void test_signals(void)
+{
+    static const int numbers[4] = {SIGTERM, SIGUSR1, SIGINT, SIGFPE};
+    struct sigaction before[4], now, mine = {.sa_handler = on_signal};
+    int same = 1, n = 0;
+    for (int i = 0; i < 4; i++) sigaction(numbers[i], i % 2 ? &mine : NULL, &before[i]);
+    for (int i = 0; i < 4; i++) sigaction(numbers[i], NULL, &now), same &= i % 2 == 0 || now.sa_handler == on_signal;
+    lks_context *ctx = open_on(MPI_COMM_SELF, "cpu", 2);
+    same &= ctx && ten(ctx) == 45;
+    sigaction(SIGTERM, &mine, NULL); /* one more while the library works */
+    same &= ctx && ten(ctx) == 45;
+    raise(SIGUSR1);
+    raise(SIGTERM);
+    n = caught;
+    lks_context_destroy(&ctx);
+    for (int i = 0; i < 4; i++) {
+        sigaction(numbers[i], NULL, &now);
+        same &= now.sa_handler == (i % 2 || numbers[i] == SIGTERM ? on_signal : before[i].sa_handler);
+        sigaction(numbers[i], &before[i], NULL);
+    }
+    ok(same, "B131: a context leaves the program's signal handlers alone");
+    is_int(n, SIGUSR1 + SIGTERM, "B131: and they get their signals");
+}
+
 /* --- several ranks --- */
 
 static lks_status try_with(MPI_Comm comm, const char *device, int64_t seed, char *text)
@@ -524,6 +555,7 @@ int main(int argc, char **argv)
     test_two();
     test_handlers();
     test_floating_point();
+    test_signals();
     int status = done();
     lks_finalize();
     MPI_Finalize();
