@@ -173,12 +173,13 @@ LKS_API lks_tensor *lks_scaled_dot_product_attention(lks_tensor *q, lks_tensor *
 
 /* --- the table ---------------------------------------------------------------------------------------------------- */
 
-/* Number of rows; the i-th row's name, schema text; index of a name or LKS_ERR_NOT_FOUND. Local. */
+/* Number of rows; the i-th row's name, schema text; index of a name, or of an alias as __matmul__, or
+ * LKS_ERR_NOT_FOUND. Local. */
 LKS_API int lks_op_count(void);
 LKS_API const char *lks_op_name(int i);
 LKS_API const char *lks_op_schema(int i);
 LKS_API int lks_op_lookup(const char *name);
-/* 1 if the row has a gradient rule; 1 if `device` ("cpu", "cuda") has its kernel. Local. */
+/* 1 if the row has a gradient (a rule, or that of the rows it is made of). Local. */
 LKS_API int lks_op_differentiable(int i);
 
 #ifdef __cplusplus

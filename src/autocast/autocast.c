@@ -121,10 +121,9 @@ lks_status lks_autocast_set_table(lks_context *ctx, int table)
 
 int lks_autocast_policy(const char *name, int table)
 {
-    for (int i = 0; i < LKSI_OP_COUNT; i++)
-        if (!strcmp(lksi_rows[i].name, name))
-            return table == LKS_TABLE_CPU || table == LKS_TABLE_CUDA ? lksi_rows[i].policy[table] : LKS_ERR_ARGUMENT;
-    return LKS_ERR_NOT_FOUND;
+    int i = lksi_row_named(name);
+    if (i < 0) return LKS_ERR_NOT_FOUND;
+    return table == LKS_TABLE_CPU || table == LKS_TABLE_CUDA ? lksi_rows[i].policy[table] : LKS_ERR_ARGUMENT;
 }
 
 int lksi_autocast_eligible(const lks_tensor *t, lks_dtype to)

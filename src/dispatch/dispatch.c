@@ -183,3 +183,31 @@ lks_status lksi_call_raw(lks_context *ctx, const char *where, int op, int nin, c
     lksi_fpenv_leave(&env);
     return s == LKS_OK ? s : lksi_fail(&ctx->base, s, where, "%s", why[0] ? why : "the kernel failed");
 }
+
+lks_status lksi_composite_begin(lks_context *ctx, const char *where, int op, int nin, lks_tensor *const *in,
+                                lks_tensor **work)
+{
+    const lksi_row *row = &lksi_rows[op];
+    lks_dtype to;
+    lksi_attr none = {{0}};
+    if (!ctx) return LKS_ERR_ARGUMENT;
+    for (int i = 0; i < nin; i++) {
+        if (!in[i]) return ctx->base.code ? ctx->base.code : LKS_ERR_ARGUMENT;
+        if (in[i] == lks_none && i < row->min_in)
+            return lksi_fail(&ctx->base, LKS_ERR_ARGUMENT, where, "input %d of %s cannot be LKS_NONE", i, row->name);
+        if (in[i] != lks_none && in[i]->ctx != ctx)
+            return lksi_fail(&ctx->base, LKS_ERR_ARGUMENT, where, "input %d belongs to another context", i);
+        work[i] = in[i];
+    }
+    TRY(lksi_autocast_decide(ctx, where, op, nin, in, &none, &to));
+    for (int i = 0; i < nin && to != LKS_DTYPE_NONE; i++)
+        if (lksi_autocast_eligible(in[i], to) && !(work[i] = cast_for(ctx, where, in[i], to)))
+            return ctx->base.code ? ctx->base.code : LKS_ERR_MEMORY;
+    if (row->policy[lks_autocast_table(ctx)] != LKS_POLICY_NONE) lksi_autocast_suspend(ctx);
+    return LKS_OK;
+}
+
+void lksi_composite_end(lks_context *ctx, int op)
+{
+    if (lksi_rows[op].policy[lks_autocast_table(ctx)] != LKS_POLICY_NONE) lksi_autocast_resume(ctx);
+}

@@ -21,4 +21,12 @@ lks_tensor *lksi_call1(lks_context *ctx, const char *where, int op, int nin, lks
 lks_status lksi_call_raw(lks_context *ctx, const char *where, int op, int nin, const lksi_view *in,
                          const lksi_attr *attr, int nout, lksi_view *out);
 
+/* A public function that is a composite row calls these around the ops it is made of: the row's policy is applied to its
+ * inputs, and inside it no other policy is (a row without a policy leaves that to the rows it calls).
+ *   work  nin entries: in[i] itself or its cast, with in[i]'s place in the graph
+ * NULL among the inputs fails at once. After a failure there is no end to call. */
+lks_status lksi_composite_begin(lks_context *ctx, const char *where, int op, int nin, lks_tensor *const *in,
+                                lks_tensor **work);
+void lksi_composite_end(lks_context *ctx, int op);
+
 #endif

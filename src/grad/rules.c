@@ -19,9 +19,11 @@ const lksi_back_fn lksi_back_rules[LKSI_OP_COUNT] = {
 #define OP_VIEW OP
 #define OP_NOGRAD(name, ...) NULL,
 #define OP_INPLACE OP_NOGRAD
+#define OP_COMPOSITE OP_NOGRAD
 #include "table/ops.def"
 #undef OP
 #undef OP_VIEW
 #undef OP_NOGRAD
 #undef OP_INPLACE
+#undef OP_COMPOSITE
 };

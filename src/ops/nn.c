@@ -131,12 +131,13 @@ const char *lks_op_schema(int i) { return valid(i) ? lksi_rows[i].schema : ""; }
 
 int lks_op_lookup(const char *name)
 {
-    for (int i = 0; i < LKSI_OP_COUNT; i++)
-        if (!strcmp(lksi_rows[i].name, name)) return i;
-    return LKS_ERR_NOT_FOUND;
+    int i = lksi_row_named(name);
+    return i < 0 ? LKS_ERR_NOT_FOUND : i;
 }
 
 int lks_op_differentiable(int i)
 {
-    return valid(i) && (lksi_rows[i].kind == LKSI_KIND_OP || lksi_rows[i].kind == LKSI_KIND_VIEW);
+    if (!valid(i)) return 0;
+    int kind = lksi_rows[i].kind;
+    return kind == LKSI_KIND_OP || kind == LKSI_KIND_VIEW || kind == LKSI_KIND_COMPOSITE;
 }

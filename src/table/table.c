@@ -18,7 +18,7 @@
 #undef OP_VIEW
 #undef OP_INPLACE
 
-#define ROW(kind_, name_, min, max, outs, sin, sout, cuda, cpu, text)                                          \
+#define ROW(kind_, name_, min, max, outs, sin, sout, cuda, cpu, text, rule)                                         \
     {.name = #name_,                                                                                           \
      .schema = text,                                                                                           \
      .kind = kind_,                                                                                            \
@@ -28,21 +28,37 @@
      .save_in = sin,                                                                                           \
      .save_out = sout,                                                                                         \
      .policy = {LKSI_POLICY_##cpu, LKSI_POLICY_##cuda},                                                        \
-     .infer = lksi_infer_##name_},
+     .infer = rule},
 /* Values of enum lks_policy (autocast.h); the room that owns it asserts that they agree. */
 enum { LKSI_POLICY_NONE, LKSI_POLICY_LOWER, LKSI_POLICY_FP32, LKSI_POLICY_PROMOTE, LKSI_POLICY_ERROR };
 
 const lksi_row lksi_rows[LKSI_OP_COUNT] = {
-#define OP(...) ROW(LKSI_KIND_OP, __VA_ARGS__)
-#define OP_NOGRAD(...) ROW(LKSI_KIND_NOGRAD, __VA_ARGS__)
-#define OP_VIEW(...) ROW(LKSI_KIND_VIEW, __VA_ARGS__)
-#define OP_INPLACE(...) ROW(LKSI_KIND_INPLACE, __VA_ARGS__)
+#define OP(name, ...) ROW(LKSI_KIND_OP, name, __VA_ARGS__, lksi_infer_##name)
+#define OP_NOGRAD(name, ...) ROW(LKSI_KIND_NOGRAD, name, __VA_ARGS__, lksi_infer_##name)
+#define OP_VIEW(name, ...) ROW(LKSI_KIND_VIEW, name, __VA_ARGS__, lksi_infer_##name)
+#define OP_INPLACE(name, ...) ROW(LKSI_KIND_INPLACE, name, __VA_ARGS__, lksi_infer_##name)
+#define OP_COMPOSITE(...) ROW(LKSI_KIND_COMPOSITE, __VA_ARGS__, NULL)
 #include "table/ops.def"
 #undef OP
 #undef OP_NOGRAD
 #undef OP_VIEW
 #undef OP_INPLACE
+#undef OP_COMPOSITE
 };
+
+int lksi_row_named(const char *name)
+{
+    static const struct { const char *alias, *name; } aliases[] = {
+#define ALIAS(alias, name) {#alias, #name},
+#include "table/aliases.def"
+#undef ALIAS
+    };
+    for (size_t i = 0; i < sizeof aliases / sizeof *aliases; i++)
+        if (!strcmp(aliases[i].alias, name)) name = aliases[i].name;
+    for (int i = 0; i < LKSI_OP_COUNT; i++)
+        if (!strcmp(lksi_rows[i].name, name)) return i;
+    return -1;
+}
 
 int64_t lksi_numel(const lksi_view *v)
 {

@@ -13,15 +13,17 @@ enum lksi_op {
 #define OP_NOGRAD OP
 #define OP_VIEW OP
 #define OP_INPLACE OP
+#define OP_COMPOSITE OP
 #include "table/ops.def"
 #undef OP
 #undef OP_NOGRAD
 #undef OP_VIEW
 #undef OP_INPLACE
+#undef OP_COMPOSITE
     LKSI_OP_COUNT
 };
 
-enum lksi_kind { LKSI_KIND_OP, LKSI_KIND_NOGRAD, LKSI_KIND_VIEW, LKSI_KIND_INPLACE };
+enum lksi_kind { LKSI_KIND_OP, LKSI_KIND_NOGRAD, LKSI_KIND_VIEW, LKSI_KIND_INPLACE, LKSI_KIND_COMPOSITE };
 
 /* Shape rule: fills dtype, ndim, shape and stride of every out (stride row-major unless the row keeps channels-last;
  * a view row also sets out->data from in->data), normalises attr (negative dims). Returns a status with the cause in
@@ -34,10 +36,12 @@ typedef struct lksi_row {
     int kind, min_in, max_in, nout;
     int save_in, save_out;
     int policy[2]; /* by lks_policy_table: [LKS_TABLE_CPU], [LKS_TABLE_CUDA] */
-    lksi_infer_fn infer;
+    lksi_infer_fn infer; /* NULL: composite */
 } lksi_row;
 
 extern const lksi_row lksi_rows[LKSI_OP_COUNT];
+/* Row of a name or of an alias (aliases.def); -1: there is none. */
+int lksi_row_named(const char *name);
 
 /* Helpers for shape rules, kernels and rooms above. */
 int64_t lksi_numel(const lksi_view *v);                       /* product of shape (checked when the tensor was made) */
