@@ -1,0 +1,773 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-3-Clause
+"""Makes the golden files of tests/test_golden.c: what PyTorch computes, and what it should have computed.
+
+    python3 tests/golden/make.py [ops] [train] [scaler]      (all three when none is named)
+
+Needs torch (CPU), numpy and h5py; the test suite needs none of them, it reads the files that lie here. Seeds are fixed
+and one thread is used, so the same torch on the same kind of processor gives the same files. The versions are noted in
+the root attribute `made_with` of each file.
+
+ops.h5      /OP/CASE is one call of lks_OP. Attributes of the group: `args` ("dim=1 keepdim=0 stride=2,1"),
+            `needs` (one digit per input, 1: a gradient is asked for), `out` (dtype and shape of each result).
+            Datasets: in0, in1, ... (float32, int64 or uint8 for bool), dy0, ... (gradient of each floating result),
+            f64 (results, then gradients of the inputs in `needs`, one after another, by torch in float64 on the same
+            numbers) and f32 (by torch in float32). A dataset bf16.cpu, bf16.cuda, f16.cpu, f16.cuda is the same under
+            autocast with that dtype and that policy table (bf16 or f16 alone: both tables do the same): the float64
+            reference on inputs and gradients rounded as the policy rounds. Its attributes: `leaf` (dtype of each input
+            as the program holds it), `out` (dtype of each result), `unit` (the dtype whose ulp counts, for each tensor
+            of the reference), `err` and `err_each` (torch's own error, see test_golden.c, for each), `how` torch's own
+            result came about: autocast (its CPU autocast, where that follows the same policy), hand (the same call on
+            inputs cast by hand) or rounded (torch has no such kernel on the CPU: the reference rounded once).
+train.h5    optimizers, learning-rate schedules, 50 steps of models.
+scaler.h5   what torch.amp.GradScaler does in a scripted sequence.
+"""
+import math
+import os
+import sys
+import zlib
+
+import h5py
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+SHORT = {"bf16": torch.bfloat16, "f16": torch.float16}
+NAMES = {torch.float32: "float32", torch.float64: "float64", torch.bfloat16: "bfloat16", torch.float16: "float16",
+         torch.int64: "int64", torch.int32: "int32", torch.bool: "bool", torch.uint8: "uint8"}
+DIGITS = {torch.float64: 53, torch.float32: 24, torch.float16: 11, torch.bfloat16: 8}
+LEAST = {torch.float64: -1074, torch.float32: -149, torch.float16: -24, torch.bfloat16: -133}
+
+# Autocast policy of the ops here that have one, as torch/amp documents it; the rest runs in the dtype of its inputs.
+POLICY = {
+    "cuda": {
+        "lower": "matmul mm bmm addmm baddbmm linear conv1d conv2d conv3d",
+        "fp32": "pow exp expm1 log log1p rsqrt reciprocal softplus softmax log_softmax layer_norm group_norm norm prod "
+                "sum cumsum mse_loss l1_loss smooth_l1_loss nll_loss cross_entropy binary_cross_entropy_with_logits "
+                "cross_entropy_probabilities",
+        "promote": "scatter_add",
+        "error": "binary_cross_entropy",
+    },
+    "cpu": {
+        "lower": "matmul mm bmm addmm baddbmm linear conv1d conv2d conv3d scaled_dot_product_attention",
+        "fp32": "prod mse_loss l1_loss nll_loss cross_entropy binary_cross_entropy binary_cross_entropy_with_logits "
+                "cross_entropy_probabilities",
+        "promote": "cat stack",
+    },
+}
+
+
+def policy(op, table):
+    for kind, names in POLICY[table].items():
+        if op in names.split():
+            return kind
+    return "none"
+
+
+# --- inputs: every number is exact in bfloat16 and float16, so that each dtype sees the same ones ---------------------
+
+class Input:
+    """needs: a gradient is asked for. wide: float32 in every variant (weights and statistics of norms)."""
+
+    def __init__(self, make, shape, needs=True, wide=False):
+        self.make, self.shape, self.needs, self.wide = make, shape, needs, wide
+
+
+def rounded(a):
+    return torch.from_numpy(np.asarray(a, dtype=np.float32)).bfloat16().float().numpy()
+
+
+def real(*shape, scale=1.0, **kw):
+    return Input(lambda r: rounded(r.standard_normal(shape) * scale), shape, **kw)
+
+
+def spread(*shape, lo=-4.0, hi=4.0, **kw):
+    return Input(lambda r: rounded(r.uniform(lo, hi, shape)), shape, **kw)
+
+
+def positive(*shape, lo=0.25, hi=4.0, **kw):
+    return Input(lambda r: rounded(r.uniform(lo, hi, shape)), shape, **kw)
+
+
+def away(*shape, lo=0.25, hi=4.0, **kw):
+    return Input(lambda r: rounded(r.uniform(lo, hi, shape) * r.choice([-1.0, 1.0], shape)), shape, **kw)
+
+
+def apart(*shape, **kw):
+    def make(r):
+        n = int(np.prod(shape))
+        return rounded((r.permutation(n) - n // 2).reshape(shape) / 16.0)
+    return Input(make, shape, **kw)
+
+
+def index(*shape, below=1, dtype=np.int64):
+    return Input(lambda r: r.integers(0, below, shape).astype(dtype), shape, needs=False)
+
+
+def given(values, dtype=np.float32, **kw):
+    a = np.asarray(values, dtype=dtype)
+    return Input(lambda r: a, a.shape, **{"needs": dtype == np.float32, **kw})
+
+
+def flags(*shape, p=0.5):
+    return Input(lambda r: r.uniform(size=shape) < p, shape, needs=False)
+
+
+# --- cases ------------------------------------------------------------------------------------------------------------
+
+CASES = []
+
+
+def case(op, what, fn, inputs, autocast=True, **args):
+    CASES.append((op, what, fn, inputs, autocast, args))
+
+
+def ints(x):
+    return [int(v) for v in x] if isinstance(x, (list, tuple)) else [int(x)]
+
+
+def view_cases():
+    x = real(2, 3, 4)
+    case("reshape", "fold", lambda x, shape: x.reshape(shape), [x], shape=[6, -1])
+    case("flatten", "last two", lambda x, d, e: x.flatten(d, e), [x], d=1, e=2)
+    case("permute", "201", lambda x, dims: x.permute(dims), [x], dims=[2, 0, 1])
+    case("transpose", "negative", lambda x, d0, d1: x.transpose(d0, d1), [x], d0=-1, d1=0)
+    case("slice", "steps", lambda x, dim, start, end, step: x[:, :, start:end:step], [real(2, 3, 7)], dim=2, start=-6,
+         end=100, step=2)
+    case("narrow", "middle", lambda x, dim, start, length: x.narrow(dim, start, length), [x], dim=1, start=1, length=2)
+    case("select", "last", lambda x, dim, index: x.select(dim, index), [x], dim=-1, index=-1)
+    case("expand", "both", lambda x, shape: x.expand(shape), [real(3, 1)], shape=[2, -1, 5])
+    case("squeeze", "one", lambda x, dim: x.squeeze(dim), [real(3, 1, 2)], dim=1)
+    case("squeeze", "kept", lambda x, dim: x.squeeze(dim), [real(3, 1, 2)], dim=0)
+    case("unsqueeze", "last", lambda x, dim: x.unsqueeze(dim), [x], dim=-1)
+    case("split", "rest", lambda x, size, dim: x.split(size, dim), [real(2, 7)], size=3, dim=1)
+    case("chunk", "uneven", lambda x, n, dim: x.chunk(n, dim), [real(7, 2)], n=3, dim=0)
+    case("contiguous", "transposed", lambda x: x.contiguous(), [x])
+    case("clone", "plain", lambda x: x.clone(), [x])
+    case("to", "f16", lambda x, f64: x.to(torch.float64 if f64 else torch.float16), [real(40)], autocast=False, f64=0)
+    case("to", "f64", lambda x, f64: x.to(torch.float64 if f64 else torch.float16), [real(40)], autocast=False, f64=1)
+    case("copy_", "broadcast", lambda d, s: d.clone().copy_(s),
+         [real(3, 4, needs=False), real(4, needs=False)])
+    case("fill_", "value", lambda d, value: d.clone().fill_(value), [real(3, 4, needs=False)], value=0.3)
+
+
+def elementwise_cases():
+    a, b = real(6, 20), away(6, 20)
+    wide_a, wide_b = real(3, 1, 5), away(4, 5)
+    for name, fn in (("add", torch.add), ("sub", torch.sub), ("mul", torch.mul), ("div", torch.div)):
+        case(name, "same", fn, [a, b])
+        case(name, "broadcast", fn, [wide_a, wide_b])
+        case(name, "scalar tensor", fn, [a, away()])
+    case("affine", "plain", lambda x, scale, shift: x * scale + shift, [a], scale=1.7, shift=-0.3)
+    case("add_scalar", "plain", lambda x, v: x + v, [a], v=0.1)
+    case("mul_scalar", "plain", lambda x, v: x * v, [a], v=-1.3)
+    case("neg", "plain", torch.neg, [a])
+    case("exp", "spread", torch.exp, [spread(200, lo=-9, hi=9)])
+    case("log", "spread", torch.log, [positive(200, lo=0.01, hi=30)])
+    case("sqrt", "spread", torch.sqrt, [positive(200, lo=0.01, hi=30)])
+    case("tanh", "spread", torch.tanh, [spread(200, lo=-6, hi=6)])
+    case("sigmoid", "spread", torch.sigmoid, [spread(200, lo=-12, hi=12)])
+    case("relu", "signs", torch.relu, [real(200)])
+    case("relu", "zeros", torch.relu, [given([0.0, -0.0, 1.0, -1.0, 3e-5])])
+    case("gelu", "erf", lambda x, tanh_form: F.gelu(x, approximate="tanh" if tanh_form else "none"),
+         [spread(200, lo=-5, hi=5)], tanh_form=0)
+    case("gelu", "tanh", lambda x, tanh_form: F.gelu(x, approximate="tanh" if tanh_form else "none"),
+         [spread(200, lo=-5, hi=5)], tanh_form=1)
+    case("where", "broadcast", torch.where, [flags(3, 4), real(3, 4), real(4)])
+    ties = [given([1, 2, 2, -0.0, 0.0, float("nan"), 5, float("inf")], needs=False),
+            given([2, 2, 1, 0.0, -0.0, float("nan"), float("nan"), float("inf")], needs=False)]
+    for name, fn in (("eq", torch.eq), ("ne", torch.ne), ("lt", torch.lt), ("le", torch.le), ("gt", torch.gt),
+                     ("ge", torch.ge)):
+        case(name, "ties", fn, ties)
+
+
+def reduction_cases():
+    x = real(6, 5, 8)
+    for name in ("sum", "mean"):
+        def fn(x, dims, keepdim, name=name):
+            return getattr(torch, name)(x, dims, keepdim=bool(keepdim)) if dims else getattr(torch, name)(x)
+        case(name, "all", fn, [x], dims=[], keepdim=0)
+        case(name, "inner", fn, [real(5, 100)], dims=[-1], keepdim=1)
+        case(name, "outer", fn, [x], dims=[0, 2], keepdim=0)
+    case("max", "middle", lambda x, dim, keepdim: torch.max(x, dim, bool(keepdim)), [apart(4, 7, 3)], dim=1, keepdim=1)
+    case("max", "ties", lambda x, dim, keepdim: torch.max(x, dim, bool(keepdim)),
+         [given([[1, 3, 3, 2], [0, 0, 0, 0]])], dim=-1, keepdim=0)
+    case("max_all", "apart", torch.max, [apart(5, 6)])
+    case("argmax", "last", lambda x, dim, keepdim: torch.argmax(x, dim, bool(keepdim)), [apart(4, 7, needs=False)],
+         dim=-1, keepdim=0)
+
+
+def product_cases():
+    case("matmul", "2-D", torch.matmul, [real(13, 40), real(40, 9)])
+    case("matmul", "dot", torch.matmul, [real(150), real(150)])
+    case("matmul", "vector", torch.matmul, [real(6, 20), real(20)])
+    case("matmul", "batch", torch.matmul, [real(2, 1, 5, 8), real(3, 8, 4)])
+    case("linear", "bias", F.linear, [real(2, 5, 40), real(7, 40, scale=0.2), real(7)])
+    case("linear", "none", F.linear, [real(9, 30), real(6, 30, scale=0.2)])
+
+
+def convolution_cases():
+    def conv(x, w, *b, stride, padding, dilation, groups):
+        return F.conv2d(x, w, b[0] if b else None, stride, padding, dilation, groups)
+    case("conv2d", "3x3", conv, [real(2, 4, 7, 6), real(6, 4, 3, 3, scale=0.2), real(6)], stride=[1, 1], padding=[1, 1],
+         dilation=[1, 1], groups=1)
+    case("conv2d", "groups", conv, [real(2, 4, 9, 7), real(6, 2, 3, 2, scale=0.3), real(6)], stride=[2, 1],
+         padding=[1, 2], dilation=[1, 2], groups=2)
+    case("conv2d", "pointwise", conv, [real(2, 12, 4, 4), real(5, 12, 1, 1, scale=0.3)], stride=[1, 1], padding=[0, 0],
+         dilation=[1, 1], groups=1)
+    case("conv2d", "depthwise", conv, [real(1, 6, 8, 8), real(6, 1, 3, 3, scale=0.3), real(6)], stride=[1, 1],
+         padding=[1, 1], dilation=[1, 1], groups=6)
+    case("max_pool2d", "overlap", lambda x, kernel, stride, padding: F.max_pool2d(x, kernel, stride, padding),
+         [apart(2, 2, 7, 8)], kernel=[3, 2], stride=[2, 1], padding=[1, 0])
+
+
+def norm_cases():
+    case("layer_norm", "rows", lambda x, w, b, ndims, eps: F.layer_norm(x, x.shape[-ndims:], w, b, eps),
+         [real(9, 32), real(32, wide=True), real(32, wide=True)], ndims=1, eps=1e-5)
+    case("layer_norm", "two dims", lambda x, w, b, ndims, eps: F.layer_norm(x, x.shape[-ndims:], w, b, eps),
+         [real(3, 4, 10), real(4, 10, wide=True), real(4, 10, wide=True)], ndims=2, eps=1e-3)
+    case("layer_norm", "bare", lambda x, ndims, eps: F.layer_norm(x, x.shape[-ndims:], None, None, eps), [real(5, 40)],
+         ndims=1, eps=1e-5)
+
+    def batch_norm(x, w, b, mean, var, training, momentum, eps):
+        mean, var = mean.clone(), var.clone()
+        y = F.batch_norm(x, mean, var, w, b, bool(training), momentum, eps)
+        return (y, mean, var) if training else y
+    bn = [real(4, 5, 3, 4), real(5, wide=True), real(5, wide=True), real(5, needs=False, wide=True),
+          positive(5, needs=False, wide=True)]
+    case("batch_norm", "training", batch_norm, bn, training=1, momentum=0.1, eps=1e-5)
+    case("batch_norm", "evaluation", batch_norm, bn, training=0, momentum=0.1, eps=1e-5)
+
+
+def softmax_cases():
+    for name, fn in (("softmax", torch.softmax), ("log_softmax", torch.log_softmax)):
+        case(name, "last", lambda x, dim, fn=fn: fn(x, dim), [real(6, 40, scale=2)], dim=-1)
+        case(name, "middle", lambda x, dim, fn=fn: fn(x, dim), [real(3, 9, 4, scale=2)], dim=1)
+
+
+def loss_cases():
+    reductions = ["none", "mean", "sum"]
+
+    def ce(x, t, ignore, smoothing, reduction):
+        return F.cross_entropy(x, t, ignore_index=ignore, label_smoothing=smoothing, reduction=reductions[reduction])
+    case("cross_entropy", "mean", ce, [real(12, 20, scale=2), index(12, below=20)], ignore=-100, smoothing=0.0,
+         reduction=1)
+    case("cross_entropy", "smoothed", ce, [real(12, 20, scale=2), index(12, below=20)], ignore=3, smoothing=0.1,
+         reduction=1)
+    case("cross_entropy", "none", ce, [real(3, 10, 4, scale=2), index(3, 4, below=10)], ignore=-100, smoothing=0.0,
+         reduction=0)
+    case("cross_entropy", "sum", ce, [real(3, 10, 4, scale=2), index(3, 4, below=10)], ignore=2, smoothing=0.2,
+         reduction=2)
+
+
+def index_cases():
+    case("embedding", "repeated", lambda w, i: F.embedding(i, w), [real(9, 6), index(3, 8, below=9)])
+    case("cat", "three", lambda a, b, c, dim: torch.cat([a, b, c], dim), [real(2, 3), real(2, 1), real(2, 4)], dim=1)
+
+
+def attention_cases():
+    def sdpa(q, k, v, *mask, causal, scale):
+        return F.scaled_dot_product_attention(q, k, v, mask[0] if mask else None, 0.0, bool(causal),
+                                              scale=scale or None)
+
+    def qkv(t=7, s=7):
+        return [real(2, 2, t, 8), real(2, 2, s, 8), real(2, 2, s, 8)]
+    case("scaled_dot_product_attention", "plain", sdpa, qkv(5, 9), causal=0, scale=0.0)
+    case("scaled_dot_product_attention", "causal", sdpa, qkv(), causal=1, scale=0.0)
+    case("scaled_dot_product_attention", "scaled", sdpa, qkv(), causal=0, scale=0.5)
+    case("scaled_dot_product_attention", "additive mask", sdpa, qkv() + [real(7, 7, needs=False)], causal=0, scale=0.0)
+
+
+# --- one case in one precision ----------------------------------------------------------------------------------------
+
+def outputs_of(y):
+    return list(y) if isinstance(y, (tuple, list)) else [y]
+
+
+def evaluate(fn, args, tensors, needs, dys, around=None):
+    """Results and gradients; dys: one per floating result that needs one, as float64, cast to the result's dtype."""
+    leaves = [t.detach().clone().requires_grad_(bool(n)) if t.is_floating_point() else t.clone()
+              for t, n in zip(tensors, needs)]
+    if around is None:
+        y = outputs_of(fn(*leaves, **args))
+    else:
+        y = outputs_of(around(leaves))
+    differentiable = [o for o in y if o.is_floating_point() and o.requires_grad]
+    wanted = [t for t, n in zip(leaves, needs) if n]
+    grads = []
+    if wanted:
+        grads = torch.autograd.grad(differentiable, wanted, [d.to(o.dtype) for d, o in zip(dys, differentiable)])
+    return [o.detach() for o in y], list(grads)
+
+
+def ulp(x, dtype):
+    """Distance of neighbours at |x|, an array of float64."""
+    _, e = np.frexp(np.abs(x))
+    return np.ldexp(1.0, np.maximum(e - DIGITS[dtype], LEAST[dtype]))
+
+
+def errors(got, want, unit):
+    """Largest error relative to the largest element, in ulps of it, and largest error in ulps of each element."""
+    got, want = got.double().numpy().ravel(), want.double().numpy().ravel()
+    same = (got == want) | (np.isnan(got) & np.isnan(want))
+    if unit is None:
+        return (0.0, 0.0) if same.all() else (math.inf, math.inf)
+    finite = np.isfinite(want)
+    if not (same | finite).all() or (finite & ~np.isfinite(got)).any():
+        return math.inf, math.inf
+    d = np.where(same, 0.0, np.abs(np.where(finite, got, 0) - np.where(finite, want, 0)))
+    top = np.max(np.abs(want[finite])) if finite.any() else 0.0
+    each = d / ulp(np.where(finite, want, 0), unit)
+    return float(np.max(d / ulp(top, unit), initial=0)), float(np.max(each, initial=0))
+
+
+def text(args):
+    def one(v):
+        return ",".join(one(x) for x in v) if isinstance(v, list) else repr(v)
+    return " ".join(f"{k}={one(v)}" for k, v in args.items())
+
+
+def shaped(t):
+    return f"{NAMES[t.dtype]}[{','.join(str(s) for s in t.shape)}]"
+
+
+def put(group, name, array):
+    """A small contiguous dataset inside its object header: no chunks, no times."""
+    array = np.ascontiguousarray(array) if np.ndim(array) else np.asarray(array)
+    space = h5py.h5s.create_simple(array.shape) if array.ndim else h5py.h5s.create(h5py.h5s.SCALAR)
+    plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    plist.set_obj_track_times(False)
+    if array.nbytes < 60000 and array.size:
+        plist.set_layout(h5py.h5d.COMPACT)
+    d = h5py.h5d.create(group.id, name.encode(), h5py.h5t.py_create(array.dtype, logical=True), space, plist)
+    if array.size:
+        d.write(h5py.h5s.ALL, h5py.h5s.ALL, array)
+    return h5py.Dataset(d)
+
+
+def note(node, **attributes):
+    for k, v in attributes.items():
+        node.attrs[k] = np.bytes_(v if v else " ")
+
+
+def open_file(name):
+    f = h5py.File(os.path.join(HERE, name), "w", libver=("v108", "v108"), track_order=False)
+    note(f, made_with=f"torch {torch.__version__}, numpy {np.__version__}, h5py {h5py.__version__}")
+    return f
+
+
+def is_float(t):
+    return t.is_floating_point()
+
+
+def variant_inputs(op, table, low, tensors, inputs):
+    """Dtypes of the leaves, and dtypes that the policy computes in (None: not floating)."""
+    kind = policy(op, table)
+    leaf, compute, first = [], [], True
+    for t, i in zip(tensors, inputs):
+        if not is_float(t):
+            leaf.append(t.dtype)
+            compute.append(None)
+            continue
+        if kind == "lower" or i.wide or (kind == "promote" and not first):
+            leaf.append(torch.float32)
+        else:
+            leaf.append(low)
+        first = False
+        compute.append({"lower": low, "fp32": torch.float32, "promote": torch.float32}.get(kind, leaf[-1]))
+    return kind, leaf, compute
+
+
+def variant(op, table, short, fn, args, tensors, inputs, dys, why):
+    low = SHORT[short]
+    kind, leaf, compute = variant_inputs(op, table, low, tensors, inputs)
+    if kind == "error":
+        return None
+    needs = [i.needs and is_float(t) for i, t in zip(inputs, tensors)]
+    held = [t.to(l) if is_float(t) else t for t, l in zip(tensors, leaf)]
+
+    def by_hand(leaves):
+        return fn(*[t.to(c) if c else t for t, c in zip(leaves, compute)], **args)
+
+    def by_autocast(leaves):
+        with torch.autocast("cpu", dtype=low):
+            return fn(*leaves, **args)
+
+    got, how = None, None
+    try:
+        emulated = evaluate(fn, args, held, needs, dys, by_hand)
+        got, how = emulated, "hand"
+    except RuntimeError as e:
+        emulated = None
+        why.append(f"{op} {short} {table}: no kernel ({str(e).splitlines()[0][:70]})")
+    if table == "cpu":
+        try:
+            real_one = evaluate(fn, args, held, needs, dys, by_autocast)
+            if emulated is None or [y.dtype for y in real_one[0]] == [y.dtype for y in emulated[0]]:
+                got, how = real_one, "autocast"
+            else:
+                why.append(f"{op} {short} {table}: autocast gives {[y.dtype for y in real_one[0]]}, "
+                           f"by hand {[y.dtype for y in emulated[0]]}")
+        except RuntimeError as e:
+            why.append(f"{op} {short} {table}: no autocast ({str(e).splitlines()[0][:70]})")
+
+    seen = [t.to(c).double() if c else t for t, c in zip(held, compute)]
+    if got is not None:
+        dtypes = [y.dtype for y in got[0]]
+    else:
+        lone = torch.float32 if kind in ("fp32", "promote") else low
+        dtypes = [lone if is_float(y) else y.dtype for y in evaluate(fn, args, seen, needs, dys)[0]]
+    rounded_dys = [d.to(low if is_float_low(dtypes, k, low) else torch.float32).double() for k, d in enumerate(dys)]
+    want_y, want_g = evaluate(fn, args, seen, needs, rounded_dys)
+    units = [d if d.is_floating_point else None for d in dtypes]
+    for l, c, n in zip(leaf, compute, needs):
+        if n:
+            units.append(l if DIGITS[l] < DIGITS[c] else c)
+    if got is None:
+        how = "rounded"
+        got = [w.to(d) for w, d in zip(want_y, dtypes)], [w.to(u).to(l) for w, u, l in
+                                                          zip(want_g, units[len(want_y):],
+                                                              [l for l, n in zip(leaf, needs) if n])]
+    errs = [errors(g, w, u) for g, w, u in zip(got[0] + got[1], want_y + want_g, units)]
+    return {"leaf": " ".join(NAMES[l] for l in leaf), "out": " ".join(NAMES[d] for d in dtypes), "how": how,
+            "unit": " ".join(NAMES[u] if u else "exact" for u in units),
+            "err": " ".join(f"{e[0]:.6g}" for e in errs), "err_each": " ".join(f"{e[1]:.6g}" for e in errs),
+            "data": np.concatenate([w.double().numpy().ravel() for w in want_y + want_g])}
+
+
+def is_float_low(dtypes, k, low):
+    floating = [d for d in dtypes if d.is_floating_point]
+    return floating[k] == low
+
+
+def make_ops():
+    for more in (view_cases, elementwise_cases, reduction_cases, product_cases, convolution_cases, norm_cases,
+                 softmax_cases, loss_cases, index_cases, attention_cases):
+        more()
+    why = []
+    with open_file("ops.h5") as f:
+        for op, what, fn, inputs, autocast, args in CASES:
+            r = np.random.default_rng(zlib.crc32(f"{op}/{what}".encode()))
+            tensors = [torch.from_numpy(np.array(i.make(r))) for i in inputs]
+            needs = [i.needs and is_float(t) for i, t in zip(inputs, tensors)]
+            group = f.require_group(op).create_group(what)
+            wide = [t.double() if is_float(t) else t for t in tensors]
+            shapes, _ = evaluate(fn, args, tensors, [False] * len(needs), [])
+            probe = [t.detach().clone().requires_grad_(n) if is_float(t) else t for t, n in zip(tensors, needs)]
+            dys = [torch.from_numpy(rounded(r.standard_normal(tuple(y.shape)))).double()
+                   for y in outputs_of(fn(*probe, **args)) if is_float(y) and y.requires_grad]
+            y64, g64 = evaluate(fn, args, wide, needs, dys)
+            y32, g32 = evaluate(fn, args, tensors, needs, dys)
+            note(group, args=text(args), needs="".join(str(int(n)) for n in needs),
+                 out=" ".join(shaped(y) for y in y32))
+            for i, t in enumerate(tensors):
+                put(group, f"in{i}", t.numpy().astype(np.uint8) if t.dtype == torch.bool else t.numpy())
+            for i, d in enumerate(dys):
+                put(group, f"dy{i}", d.float().numpy())
+            put(group, "f64", np.concatenate([y.double().numpy().ravel() for y in y64 + g64]))
+            put(group, "f32", np.concatenate([y.double().numpy().ravel() for y in y32 + g32]).astype(np.float32))
+            if not autocast:
+                continue
+            for short in SHORT:
+                v = {t: variant(op, t, short, fn, args, tensors, inputs, dys, why) for t in ("cpu", "cuda")}
+                alike = v["cpu"] and v["cuda"] and policy(op, "cpu") == policy(op, "cuda")
+                for name, x in ([(short, v["cpu"])] if alike else [(f"{short}.{t}", v[t]) for t in v if v[t]]):
+                    data = x.pop("data")
+                    if "float32" not in x["unit"]:
+                        data = data.astype(np.float32)
+                    note(put(group, name, data), **x)
+        n = len(CASES)
+    print(f"ops.h5: {n} cases, {os.path.getsize(os.path.join(HERE, 'ops.h5'))} bytes")
+    for line in why:
+        print("  " + line)
+
+
+# --- training ---------------------------------------------------------------------------------------------------------
+
+OPTIMIZERS = {
+    "sgd plain": (torch.optim.SGD, dict(lr=0.1)),
+    "sgd momentum": (torch.optim.SGD, dict(lr=0.05, momentum=0.9)),
+    "sgd dampening": (torch.optim.SGD, dict(lr=0.05, momentum=0.9, dampening=0.3, weight_decay=0.01)),
+    "sgd nesterov": (torch.optim.SGD, dict(lr=0.05, momentum=0.8, nesterov=True, weight_decay=0.02)),
+    "adam plain": (torch.optim.Adam, dict(lr=0.01)),
+    "adam decay": (torch.optim.Adam, dict(lr=0.003, betas=(0.8, 0.95), eps=1e-6, weight_decay=0.1)),
+    "adamw plain": (torch.optim.AdamW, dict(lr=0.01)),
+    "adamw decay": (torch.optim.AdamW, dict(lr=0.002, betas=(0.85, 0.98), eps=1e-7, weight_decay=0.2)),
+}
+STEPS = 20
+
+
+def make_optimizers(f):
+    r = np.random.default_rng(2)
+    shapes = [(5, 7), (13,), ()]
+    start = [rounded(r.standard_normal(s)) for s in shapes]
+    sizes = [int(np.prod(s)) for s in shapes]
+    # Gradients of unlike size: steps and elements differ by orders of magnitude, some are 0.
+    grads = np.stack([np.concatenate([(rounded(r.standard_normal(s) * 10.0 ** r.integers(-3, 2))
+                                       * (r.uniform(size=s) > 0.1)).ravel() for s in shapes])
+                      for _ in range(STEPS)]).astype(np.float32)
+    group = f.create_group("optimizers")
+    put(group, "start", np.concatenate([s.ravel() for s in start]).astype(np.float32))
+    put(group, "grads", grads)
+    note(group, sizes=" ".join(str(s) for s in sizes))
+    for name, (kind, options) in OPTIMIZERS.items():
+        g = group.create_group(name)
+        note(g, args=text({k: [*v] if isinstance(v, tuple) else float(v) for k, v in options.items()}))
+        for dtype in (torch.float64, torch.float32):
+            ps = [torch.from_numpy(s.copy()).to(dtype).requires_grad_() for s in start]
+            opt = kind(ps, foreach=False, **options)
+            track = []
+            for step in range(STEPS):
+                for p, piece in zip(ps, np.split(grads[step], np.cumsum(sizes)[:-1])):
+                    p.grad = torch.from_numpy(piece.reshape(tuple(p.shape)).copy()).to(dtype)
+                opt.step()
+                track.append(np.concatenate([p.detach().numpy().ravel() for p in ps]))
+            put(g, "f64" if dtype == torch.float64 else "f32", np.stack(track))
+
+
+def make_schedules(f):
+    """Learning rates of 40 steps from base 0.4."""
+    s = torch.optim.lr_scheduler
+    base, steps = 0.4, 40
+
+    def warm(opt, n, then):
+        return s.SequentialLR(opt, [s.LinearLR(opt, 1.0 / n, 1.0, n - 1), then], [n])
+    schedules = {
+        "constant": (lambda o: s.ConstantLR(o, 1.0), dict(kind=0, warmup=0, total=40, final=1.0, gamma=1.0, period=1)),
+        "linear": (lambda o: s.LinearLR(o, 1.0, 0.1, 30),
+                   dict(kind=1, warmup=0, total=30, final=0.1, gamma=1.0, period=1)),
+        "cosine": (lambda o: s.CosineAnnealingLR(o, 40, base * 0.05),
+                   dict(kind=2, warmup=0, total=40, final=0.05, gamma=1.0, period=1)),
+        "step": (lambda o: s.StepLR(o, 7, 0.3), dict(kind=3, warmup=0, total=40, final=0.0, gamma=0.3, period=7)),
+        "warm linear": (lambda o: warm(o, 8, s.LinearLR(o, 1.0, 0.2, 24)),
+                        dict(kind=1, warmup=8, total=32, final=0.2, gamma=1.0, period=1)),
+        "warm cosine": (lambda o: warm(o, 8, s.CosineAnnealingLR(o, 32, 0.0)),
+                        dict(kind=2, warmup=8, total=40, final=0.0, gamma=1.0, period=1)),
+        "warm step": (lambda o: warm(o, 5, s.StepLR(o, 10, 0.5)),
+                      dict(kind=3, warmup=5, total=40, final=0.0, gamma=0.5, period=10)),
+    }
+    group = f.create_group("schedules")
+    for name, (build, args) in schedules.items():
+        opt = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=base)
+        schedule, rates = build(opt), []
+        for _ in range(steps):
+            rates.append(opt.param_groups[0]["lr"])
+            opt.step()
+            schedule.step()
+        d = put(group, name, np.array(rates))
+        note(d, args=text({"lr": base, **args}))
+
+
+class Block(torch.nn.Module):
+    def __init__(self, dim, heads):
+        super().__init__()
+        self.heads = heads
+        self.norm1 = torch.nn.LayerNorm(dim)
+        self.attention = torch.nn.Module()
+        self.attention.qkv = torch.nn.Linear(dim, 3 * dim)
+        self.attention.proj = torch.nn.Linear(dim, dim)
+        self.norm2 = torch.nn.LayerNorm(dim)
+        self.fc = torch.nn.Linear(dim, 4 * dim)
+        self.proj = torch.nn.Linear(4 * dim, dim)
+
+    def forward(self, x):
+        b, t, d = x.shape
+        q, k, v = (y.view(b, t, self.heads, d // self.heads).transpose(1, 2)
+                   for y in self.attention.qkv(self.norm1(x)).split(d, 2))
+        a = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(b, t, d)
+        x = x + self.attention.proj(a)
+        return x + self.proj(F.gelu(self.fc(self.norm2(x)), approximate="tanh"))
+
+
+class GPT(torch.nn.Module):
+    """Pre-norm decoder whose head is tied to the token embedding, with the parameter names of lks_gpt_create."""
+
+    def __init__(self, vocab, context, layers, dim, heads):
+        super().__init__()
+        self.token = torch.nn.Embedding(vocab, dim)
+        self.position = torch.nn.Embedding(context, dim)
+        self.blocks = torch.nn.ModuleList(Block(dim, heads) for _ in range(layers))
+        self.norm = torch.nn.LayerNorm(dim)
+        for name, p in self.named_parameters():
+            if "norm" not in name:
+                torch.nn.init.normal_(p, std=0.02 if p.dim() > 1 else 0.01)
+
+    def forward(self, x):
+        h = self.token(x) + self.position.weight[: x.shape[1]]
+        for block in self.blocks:
+            h = block(h)
+        return self.norm(h) @ self.token.weight.t()
+
+
+class CNN(torch.nn.Module):
+    """conv 3x3 - [batch norm] - relu - max pool 2 in stages, then linear, with the names of lks_cnn_create."""
+
+    def __init__(self, channels, size, classes, width, stages, norm):
+        super().__init__()
+        self.stages = torch.nn.ModuleList()
+        cin, out = channels, width
+        for _ in range(stages):
+            m = torch.nn.Module()
+            m.conv = torch.nn.Conv2d(cin, out, 3, padding=1, bias=not norm)
+            if norm:
+                m.norm = torch.nn.BatchNorm2d(out)
+            self.stages.append(m)
+            cin, out = out, 2 * out
+        self.head = torch.nn.Linear(cin * (size >> stages) ** 2, classes)
+
+    def forward(self, x):
+        for m in self.stages:
+            x = m.conv(x)
+            if hasattr(m, "norm"):
+                x = m.norm(x)
+            x = F.max_pool2d(F.relu(x), 2)
+        return self.head(x.flatten(1))
+
+
+def train(group, model, batches, steps, optimizer, loss_of):
+    """Losses of `steps` steps by float32 and float64 from the same start; the float32 start and the float64 end."""
+    start = {k: v.clone() for k, v in model.state_dict().items()}
+    weights = group.create_group("start")
+    for k, v in start.items():
+        if v.is_floating_point():
+            put(weights, k, v.numpy())
+    for dtype in (torch.float64, torch.float32):
+        model.load_state_dict(start)
+        model.to(dtype)
+        opt, losses = optimizer(model), []
+        for step in range(steps):
+            opt.zero_grad()
+            loss = loss_of(model, batches[step % len(batches)], dtype)
+            loss.backward()
+            opt.step()
+            losses.append(loss.item())
+        name = "f64" if dtype == torch.float64 else "f32"
+        put(group, f"loss_{name}", np.array(losses))
+        end = group.create_group(f"end_{name}")
+        for k, v in model.state_dict().items():
+            if "running" in k:
+                put(end, k, v.numpy())
+    a, b = group["loss_f64"][:], group["loss_f32"][:]
+    print(f"  {group.name}: loss {a[0]:.4f} -> {a[-1]:.4f}, float32 off by {np.max(np.abs(b - a) / a):.2e}")
+
+
+def make_models(f):
+    torch.manual_seed(5)
+    r = np.random.default_rng(5)
+    vocab, context, batch = 37, 16, 4
+    tokens = np.zeros((50, batch, context + 1), dtype=np.uint8)
+    for i in np.ndindex(50, batch):  # a walk that can be learned: the next is a function of the last, with noise
+        x = int(r.integers(vocab))
+        for t in range(context + 1):
+            tokens[i][t] = x
+            x = (5 * x + 3) % vocab if r.uniform() < 0.9 else int(r.integers(vocab))
+    group = f.create_group("gpt")
+    note(group, args=text(dict(vocab=vocab, context=context, layers=2, dim=24, heads=3, lr=2e-3, decay=0.01)))
+    put(group, "tokens", tokens)
+    train(group, GPT(vocab, context, 2, 24, 3), [torch.from_numpy(b.astype(np.int64)) for b in tokens], 50,
+          lambda m: torch.optim.AdamW(m.parameters(), lr=2e-3, weight_decay=0.01),
+          lambda m, b, dtype: F.cross_entropy(m(b[:, :-1]).reshape(-1, vocab), b[:, 1:].reshape(-1)))
+
+    classes, size, count = 5, 12, 10
+    labels = r.integers(0, classes, (count, 8))
+    centers = r.integers(40, 216, (classes, 2, size, size))
+    images = np.clip(centers[labels] + r.normal(0, 40, (count, 8, 2, size, size)), 0, 255).astype(np.uint8)
+    for name, norm, steps in (("cnn", False, 50), ("cnn norm", True, 5)):
+        group = f.create_group(name)
+        note(group, args=text(dict(channels=2, size=size, classes=classes, width=6, stages=2, norm=int(norm), lr=0.05,
+                                   momentum=0.9 if not norm else 0.0)))
+        put(group, "images", images)
+        put(group, "labels", labels.astype(np.int64))
+        train(group, CNN(2, size, classes, 6, 2, norm), list(zip(images, labels)), steps,
+              lambda m: torch.optim.SGD(m.parameters(), lr=0.05, momentum=0.9 if not norm else 0.0),
+              lambda m, b, dtype: F.cross_entropy(m(torch.from_numpy(b[0]).to(dtype) / 255),
+                                                  torch.from_numpy(b[1])))
+
+
+def make_train():
+    with open_file("train.h5") as f:
+        make_optimizers(f)
+        make_schedules(f)
+        make_models(f)
+    print(f"train.h5: {os.path.getsize(os.path.join(HERE, 'train.h5'))} bytes")
+
+
+# --- scaler -----------------------------------------------------------------------------------------------------------
+
+KINDS = [0.5, math.inf, math.nan, -math.inf]
+
+
+def run_scaler(group, script, init, growth=2.0, backoff=0.5, interval=2000):
+    """script: rows (kind of A, kind of B, unscale first: bit 0 A, bit 1 B, new scale in the place of update or 0, new
+    scale after update or 0, new interval or 0). kind -1: that optimizer takes no part. One SGD parameter each, lr 2^-4;
+    the gradient is KINDS[kind] times the scale. Recorded per row: scale, tracker, A, B."""
+    scaler = torch.amp.GradScaler("cpu", init_scale=init, growth_factor=growth, backoff_factor=backoff,
+                                  growth_interval=interval)
+    ps = [torch.zeros(1, requires_grad=True) for _ in range(2)]
+    opts = [torch.optim.SGD([p], lr=2.0 ** -4) for p in ps]
+    scaler.scale(torch.zeros(1))
+    out = []
+    for row in script:
+        for i in range(2):
+            if row[i] < 0:
+                continue
+            ps[i].grad = torch.tensor([KINDS[int(row[i])] * scaler.get_scale()], dtype=torch.float32)
+            if int(row[2]) >> i & 1:
+                scaler.unscale_(opts[i])
+            scaler.step(opts[i])
+        if row[3]:
+            scaler.update(float(row[3]))
+        else:
+            scaler.update()
+        if row[4]:
+            scaler.update(float(row[4]))
+        if row[5]:
+            scaler.set_growth_interval(int(row[5]))
+        out.append([scaler.get_scale(), scaler._get_growth_tracker(), ps[0].item(), ps[1].item()])
+    note(group, args=text(dict(init=float(init), growth=growth, backoff=backoff, interval=interval)))
+    put(group, "script", np.array(script, dtype=np.float64))
+    put(group, "expected", np.array(out, dtype=np.float64))
+
+
+def make_scaler():
+    r = np.random.default_rng(11)
+    script, interval, tracker = [], 5, 0  # a new interval is always above the tracker
+    for step in range(500):
+        bad = r.uniform() < 0.12
+        a = int(r.integers(1, 4)) if bad and r.uniform() < 0.7 else 0
+        b = int(r.integers(1, 4)) if bad and (a == 0 or r.uniform() < 0.3) else 0
+        if r.uniform() < 0.08:
+            a, b = (-1, b) if r.uniform() < 0.5 else (a, -1)
+        row = [a, b, int(r.integers(0, 4)) if r.uniform() < 0.4 else 0, 0, 0, 0]
+        if r.uniform() < 0.03:
+            row[3] = float(2.0 ** r.integers(4, 20))
+        elif r.uniform() < 0.04:
+            row[4] = float(np.float32(2.0 ** r.uniform(3, 22)))
+        good = not (a > 0 or b > 0)
+        if not row[3]:
+            tracker = tracker + 1 if good else 0
+            tracker = 0 if tracker == interval else tracker
+        if r.uniform() < 0.06:
+            row[5] = interval = tracker + int(r.integers(1, 8))
+        script.append(row)
+    with open_file("scaler.h5") as f:
+        run_scaler(f.create_group("script"), script, 65536.0, interval=interval)
+        run_scaler(f.create_group("odd factors"), [[int(r.uniform() < 0.2), 0, 0, 0, 0, 0] for _ in range(200)], 1000.0,
+                   growth=1.3, backoff=0.7, interval=3)
+        run_scaler(f.create_group("oracle"), [[k, -1, 0, 0, 0, 0] for k in (1, 0, 0, 0, 1, 0, 0)], 65536.0, interval=3)
+        run_scaler(f.create_group("lowered interval"),
+                   [[0, 0, 0, 0, 0, 3 if i == 4 else 0] for i in range(8)], 65536.0, interval=10)
+        run_scaler(f.create_group("ceiling"), [[0, 0, 0, 0, 0, 0]] * 4, 2.0 ** 125, interval=1)
+        run_scaler(f.create_group("floor"), [[1, 1, 0, 0, 0, 0]] * 4, 2.0 ** -125)
+    print(f"scaler.h5: {os.path.getsize(os.path.join(HERE, 'scaler.h5'))} bytes")
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    parts = {"ops": make_ops, "train": make_train, "scaler": make_scaler}
+    for part in sys.argv[1:] or list(parts):
+        if part not in parts:
+            sys.exit(__doc__)
+        parts[part]()

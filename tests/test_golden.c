@@ -1,0 +1,529 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * test_golden.c - each op of ops.h beside PyTorch, by the files of tests/golden (make.py writes them; neither torch nor
+ * Python is needed here). Per op and precision, for the results and for the gradients of the inputs:
+ *
+ *   error          the largest |value - reference| of a tensor, in ulps of its largest |reference|; the reference is
+ *                  made by torch in float64 on the very same inputs. PyTorch's error is the same of its own result.
+ *   bound          error <= 2 x PyTorch's error + 4. For ops that work on each element alone (EACH) also with both
+ *                  errors in ulps of the element they are of.
+ *   the unit       the ulp of the result's dtype; of a gradient, the ulp of the narrower of the input's dtype and the
+ *                  dtype that autocast computed in. Integers and bools must be equal; so must what is not finite.
+ *   under autocast dtypes of results must be torch's; leaves, gradients and inputs are rounded as the policy rounds.
+ *
+ * The table at the end is sorted by error over bound, worst first. Optimizers, models, scaler: test_golden_train.c.
+ */
+#include "arrays.h"
+#include "golden.h"
+
+#define MAX_IN 8
+#define MAX_OUT 8
+enum { EACH = 1 };
+
+typedef struct op {
+    const char *name;
+    int (*call)(const char *a, int n, lks_tensor *const *x, lks_tensor **y); /* number of results, 0 = failed */
+    int flags;
+} op;
+
+static int one(lks_tensor **y, lks_tensor *t)
+{
+    y[0] = t;
+    return t != NULL;
+}
+
+#define CALL(name) static int name(const char *a, int n, lks_tensor *const *x, lks_tensor **y)
+#define NOT_USED (void)a, (void)n
+#define UNARY(name)                                                                                            \
+    CALL(do_##name)                                                                                            \
+    {                                                                                                          \
+        NOT_USED;                                                                                              \
+        return one(y, lks_##name(x[0]));                                                                       \
+    }
+#define BINARY(name)                                                                                           \
+    CALL(do_##name)                                                                                            \
+    {                                                                                                          \
+        NOT_USED;                                                                                              \
+        return one(y, lks_##name(x[0], x[1]));                                                                 \
+    }
+#define INT(name) arg_int(a, #name)
+#define NUM(name) arg(a, #name)
+
+/* Lists as the API takes them. */
+static int dims_of(const char *a, const char *name, int *dims)
+{
+    int64_t list[LKS_MAX_DIMS];
+    int n = arg_list(a, name, list);
+    for (int i = 0; i < n; i++) dims[i] = (int)list[i];
+    return n;
+}
+
+/* --- views, copies --- */
+
+CALL(do_reshape)
+{
+    int64_t s[LKS_MAX_DIMS];
+    (void)n;
+    int k = arg_list(a, "shape", s);
+    return one(y, lks_reshape(x[0], k, s));
+}
+CALL(do_expand)
+{
+    int64_t s[LKS_MAX_DIMS];
+    (void)n;
+    int k = arg_list(a, "shape", s);
+    return one(y, lks_expand(x[0], k, s));
+}
+CALL(do_permute)
+{
+    int d[LKS_MAX_DIMS];
+    (void)n;
+    int k = dims_of(a, "dims", d);
+    return one(y, lks_permute(x[0], k, d));
+}
+CALL(do_flatten) { NOT_USED; return one(y, lks_flatten(x[0], INT(d), INT(e))); }
+CALL(do_transpose) { NOT_USED; return one(y, lks_transpose(x[0], INT(d0), INT(d1))); }
+CALL(do_slice) { NOT_USED; return one(y, lks_slice(x[0], INT(dim), INT(start), INT(end), INT(step))); }
+CALL(do_narrow) { NOT_USED; return one(y, lks_narrow(x[0], INT(dim), INT(start), INT(length))); }
+CALL(do_select) { NOT_USED; return one(y, lks_select(x[0], INT(dim), INT(index))); }
+CALL(do_squeeze) { NOT_USED; return one(y, lks_squeeze(x[0], INT(dim))); }
+CALL(do_unsqueeze) { NOT_USED; return one(y, lks_unsqueeze(x[0], INT(dim))); }
+CALL(do_split) { NOT_USED; return lks_split(x[0], INT(size), INT(dim), MAX_OUT, y); }
+CALL(do_chunk) { NOT_USED; return lks_chunk(x[0], INT(n), INT(dim), y); }
+UNARY(contiguous)
+UNARY(clone)
+CALL(do_to) { NOT_USED; return one(y, lks_to(x[0], INT(f64) ? LKS_F64 : LKS_F16)); }
+CALL(do_copy_)
+{
+    NOT_USED;
+    lks_tensor *d = lks_clone(x[0]);
+    return d && lks_copy_(d, x[1]) == LKS_OK ? one(y, d) : 0;
+}
+CALL(do_fill_)
+{
+    NOT_USED;
+    lks_tensor *d = lks_clone(x[0]);
+    return d && lks_fill_(d, NUM(value)) == LKS_OK ? one(y, d) : 0;
+}
+
+/* --- elementwise --- */
+
+BINARY(add)
+BINARY(sub)
+BINARY(mul)
+BINARY(div)
+BINARY(eq)
+BINARY(ne)
+BINARY(lt)
+BINARY(le)
+BINARY(gt)
+BINARY(ge)
+UNARY(neg)
+UNARY(exp)
+UNARY(log)
+UNARY(sqrt)
+UNARY(tanh)
+UNARY(sigmoid)
+UNARY(relu)
+CALL(do_affine) { NOT_USED; return one(y, lks_affine(x[0], NUM(scale), NUM(shift))); }
+CALL(do_add_scalar) { NOT_USED; return one(y, lks_add_scalar(x[0], NUM(v))); }
+CALL(do_mul_scalar) { NOT_USED; return one(y, lks_mul_scalar(x[0], NUM(v))); }
+CALL(do_gelu) { NOT_USED; return one(y, lks_gelu(x[0], INT(tanh_form))); }
+CALL(do_where) { NOT_USED; return one(y, lks_where(x[0], x[1], x[2])); }
+
+/* --- reductions --- */
+
+CALL(do_sum)
+{
+    int d[LKS_MAX_DIMS];
+    (void)n;
+    int k = dims_of(a, "dims", d);
+    return one(y, lks_sum(x[0], k, d, INT(keepdim), LKS_DTYPE_NONE));
+}
+CALL(do_mean)
+{
+    int d[LKS_MAX_DIMS];
+    (void)n;
+    int k = dims_of(a, "dims", d);
+    return one(y, lks_mean(x[0], k, d, INT(keepdim), LKS_DTYPE_NONE));
+}
+CALL(do_max) { NOT_USED; return lks_max(x[0], INT(dim), INT(keepdim), &y[0], &y[1]) == LKS_OK ? 2 : 0; }
+UNARY(max_all)
+CALL(do_argmax) { NOT_USED; return one(y, lks_argmax(x[0], INT(dim), INT(keepdim))); }
+
+/* --- products, convolution, pooling --- */
+
+BINARY(matmul)
+CALL(do_linear) { NOT_USED; return one(y, lks_linear(x[0], x[1], n > 2 ? x[2] : LKS_NONE)); }
+CALL(do_conv2d)
+{
+    int64_t stride[LKS_MAX_DIMS], padding[LKS_MAX_DIMS], dilation[LKS_MAX_DIMS];
+    arg_list(a, "stride", stride), arg_list(a, "padding", padding), arg_list(a, "dilation", dilation);
+    return one(y, lks_conv2d(x[0], x[1], n > 2 ? x[2] : LKS_NONE, stride, padding, dilation, INT(groups)));
+}
+CALL(do_max_pool2d)
+{
+    int64_t kernel[LKS_MAX_DIMS], stride[LKS_MAX_DIMS], padding[LKS_MAX_DIMS];
+    (void)n;
+    arg_list(a, "kernel", kernel), arg_list(a, "stride", stride), arg_list(a, "padding", padding);
+    return one(y, lks_max_pool2d(x[0], kernel, stride, padding));
+}
+
+/* --- norms, softmax, losses --- */
+
+CALL(do_layer_norm)
+{
+    return one(y, lks_layer_norm(x[0], INT(ndims), n > 1 ? x[1] : LKS_NONE, n > 2 ? x[2] : LKS_NONE, NUM(eps)));
+}
+CALL(do_batch_norm)
+{
+    NOT_USED;
+    int training = INT(training);
+    lks_tensor *mean = training ? lks_clone(x[3]) : LKS_NONE, *var = training ? lks_clone(x[4]) : LKS_NONE;
+    y[0] = lks_batch_norm(x[0], x[1], x[2], x[3], x[4], mean, var, training, NUM(momentum), NUM(eps));
+    y[1] = mean, y[2] = var;
+    return y[0] ? training ? 3 : 1 : 0;
+}
+CALL(do_softmax) { NOT_USED; return one(y, lks_softmax(x[0], INT(dim))); }
+CALL(do_log_softmax) { NOT_USED; return one(y, lks_log_softmax(x[0], INT(dim))); }
+CALL(do_cross_entropy)
+{
+    NOT_USED;
+    return one(y, lks_cross_entropy(x[0], x[1], INT(ignore), NUM(smoothing), INT(reduction)));
+}
+
+/* --- indexing, attention --- */
+
+BINARY(embedding)
+CALL(do_cat) { return one(y, lks_cat(n, x, INT(dim))); }
+CALL(do_scaled_dot_product_attention)
+{
+    lks_tensor *mask = n > 3 ? x[3] : LKS_NONE;
+    return one(y, lks_scaled_dot_product_attention(x[0], x[1], x[2], mask, 0, INT(causal), NUM(scale)));
+}
+
+#define OP(name, flags) {#name, do_##name, flags}
+static const op ops[] = {
+    OP(reshape, EACH), OP(flatten, EACH), OP(permute, EACH), OP(transpose, EACH), OP(slice, EACH), OP(narrow, EACH),
+    OP(select, EACH), OP(expand, 0), OP(squeeze, EACH), OP(unsqueeze, EACH), OP(split, EACH), OP(chunk, EACH),
+    OP(contiguous, EACH), OP(clone, EACH), OP(to, EACH), OP(copy_, EACH), OP(fill_, EACH),
+    OP(add, 0), OP(sub, 0), OP(mul, 0), OP(div, 0), OP(affine, EACH), OP(add_scalar, EACH), OP(mul_scalar, EACH),
+    OP(neg, EACH), OP(exp, EACH), OP(log, EACH), OP(sqrt, EACH), OP(tanh, EACH), OP(sigmoid, EACH), OP(relu, EACH),
+    OP(gelu, EACH), OP(where, 0), OP(eq, EACH), OP(ne, EACH), OP(lt, EACH), OP(le, EACH), OP(gt, EACH), OP(ge, EACH),
+    OP(sum, 0), OP(mean, 0), OP(max, EACH), OP(max_all, EACH), OP(argmax, EACH),
+    OP(matmul, 0), OP(linear, 0), OP(conv2d, 0), OP(max_pool2d, 0),
+    OP(layer_norm, 0), OP(batch_norm, 0), OP(softmax, 0), OP(log_softmax, 0), OP(cross_entropy, 0),
+    OP(embedding, 0), OP(cat, EACH), OP(scaled_dot_product_attention, 0),
+};
+enum { OPS = sizeof ops / sizeof ops[0] };
+
+/* Functions of ops.h that draw numbers: torch's are others. */
+static const char *const random_ops[] = {"dropout", "uniform_", "normal_", "bernoulli_"};
+
+/* --- one tensor, one case --- */
+
+/* Worst of all cases of an op in one precision, forward or gradient. */
+typedef struct line {
+    const char *op, *mode;
+    char what[GOLDEN_PATH]; /* the worst case, or the first that failed otherwise */
+    int gradient, tried, failed;
+    double error, torch, ratio;
+} line;
+
+static void judge(line *l, const char *what, double error, double torch)
+{
+    double ratio = error / (2 * torch + 4);
+    if (!(error <= 2 * torch + 4)) l->failed = 1;
+    if (l->tried++ && !(ratio > l->ratio)) return;
+    l->error = error, l->torch = torch, l->ratio = ratio;
+    snprintf(l->what, sizeof l->what, "%s", what);
+}
+
+__attribute__((format(printf, 3, 4))) static void broken(line *l, const char *what, const char *format, ...)
+{
+    char text[600];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    diag("%s %s %s, %s: %s", l->op, l->mode, l->gradient ? "gradient" : "forward", what, text);
+    l->failed = 1;
+    l->tried++;
+    l->ratio = l->error = INFINITY;
+    snprintf(l->what, sizeof l->what, "%s", what);
+}
+
+/* How a case is run: float32, or a dataset of the case that is autocast's. */
+typedef struct mode {
+    const char *label;   /* as the table prints it */
+    const char *data[2]; /* names of datasets, the first that exists */
+    lks_dtype dtype;     /* LKS_DTYPE_NONE: no autocast */
+    int table;
+} mode;
+static const mode modes[] = {
+    {"f32", {"f64", NULL}, LKS_DTYPE_NONE, 0},
+    {"bf16/cpu", {"bf16", "bf16.cpu"}, LKS_BF16, LKS_TABLE_CPU},
+    {"bf16/cuda", {"bf16", "bf16.cuda"}, LKS_BF16, LKS_TABLE_CUDA},
+    {"f16/cpu", {"f16", "f16.cpu"}, LKS_F16, LKS_TABLE_CPU},
+    {"f16/cuda", {"f16", "f16.cuda"}, LKS_F16, LKS_TABLE_CUDA},
+};
+enum { MODES = sizeof modes / sizeof modes[0] };
+
+/* What the case's file says for this mode. */
+typedef struct record {
+    char args[GOLDEN_TEXT], needs[GOLDEN_TEXT], out[GOLDEN_TEXT];
+    char leaf[GOLDEN_TEXT], unit[GOLDEN_TEXT], err[GOLDEN_TEXT], err_each[GOLDEN_TEXT]; /* autocast only */
+    double *want, *torch; /* torch: float32 only */
+    int64_t n, at;        /* at: how much is used up */
+} record;
+
+/* The k-th tensor of the reference against t. */
+static void compare(lks_context *ctx, line *l, const op *o, const char *what, record *r, int k, lks_tensor *t,
+                    lks_dtype unit)
+{
+    char w[64];
+    int64_t n = lks_numel(t);
+    if (r->at + n > r->n) {
+        broken(l, what, "tensor %d has %lld elements, %lld are left of the reference", k, (long long)n,
+               (long long)(r->n - r->at));
+        return;
+    }
+    double *v = values_of(ctx, t), top, each, torch_top, torch_each;
+    if (!v) {
+        broken(l, what, "tensor %d cannot be read", k);
+        return;
+    }
+    if (r->torch) {
+        distances(r->torch + r->at, r->want + r->at, n, unit, &torch_top, &torch_each);
+    } else {
+        lks_dtype u = lks_dtype_from_name(word(r->unit, k, w, sizeof w));
+        unit = u;
+        torch_top = strtod(word(r->err, k, w, sizeof w), NULL);
+        torch_each = strtod(word(r->err_each, k, w, sizeof w), NULL);
+    }
+    distances(v, r->want + r->at, n, unit, &top, &each);
+    free(v);
+    r->at += n;
+    judge(l, what, top, torch_top);
+    if (o->flags & EACH) judge(l, what, each, torch_each);
+}
+
+/* "float32[2,3]" of t; without the shape when `what` is. */
+static int described(lks_tensor *t, const char *want, char *text, int bytes)
+{
+    int k = snprintf(text, (size_t)bytes, "%s", lks_dtype_name(lks_dtype_of(t)));
+    if (strchr(want, '[')) {
+        text[k++] = '[';
+        for (int d = 0; d < lks_ndim(t); d++)
+            k += snprintf(text + k, (size_t)(bytes - k), "%s%lld", d ? "," : "", (long long)lks_dim(t, d));
+        snprintf(text + k, (size_t)(bytes - k), "]");
+    }
+    return !strcmp(text, want);
+}
+
+static void run_leaves(lks_context *ctx, golden *g, const char *path, const op *o, const char *what, const mode *m,
+                       record *r, int nin, lks_tensor **in, line *forward, line *gradient)
+{
+    lks_tensor *y[MAX_OUT] = {0};
+    char want[100], have[200];
+    if (m->dtype != LKS_DTYPE_NONE) {
+        lks_autocast_set_table(ctx, m->table);
+        lks_autocast_begin(ctx, m->dtype, 1, 1);
+    }
+    int ny = o->call(r->args, nin, in, y);
+    if (m->dtype != LKS_DTYPE_NONE) lks_autocast_end(ctx);
+    if (ny <= 0 || lks_error_code(ctx) != LKS_OK) {
+        broken(forward, what, "%s", lks_error(ctx));
+        lks_error_clear(ctx);
+        return;
+    }
+    for (int i = 0; i < ny; i++) {
+        word(r->out, i, want, sizeof want);
+        if (!described(y[i], want, have, sizeof have)) broken(forward, what, "result %d is %s, want %s", i, have, want);
+        compare(ctx, forward, o, what, r, i, y[i], lks_dtype_is_float(lks_dtype_of(y[i])) ? lks_dtype_of(y[i])
+                                                                                          : LKS_DTYPE_NONE);
+    }
+    if (!strchr(r->needs, '1')) return;
+    int k = 0;
+    for (int i = 0; i < ny; i++) {
+        if (!lks_requires_grad(y[i])) continue;
+        lks_tensor *dy = golden_tensor(g, ctx, pathf("%s/dy%d", path, k++), lks_dtype_of(y[i]));
+        if (lks_backward(y[i], dy, 1) != LKS_OK) {
+            broken(gradient, what, "%s", lks_error(ctx));
+            lks_error_clear(ctx);
+            return;
+        }
+    }
+    for (int i = 0, j = ny; i < nin; i++) {
+        if (r->needs[i] != '1') continue;
+        lks_tensor *d = lks_grad(in[i]);
+        if (!d || lks_dtype_of(d) != lks_dtype_of(in[i])) {
+            broken(gradient, what, "input %d has %s", i, d ? "a gradient of another dtype" : "no gradient");
+            return;
+        }
+        compare(ctx, gradient, o, what, r, j++, d, lks_dtype_of(d));
+    }
+    if (r->at != r->n) broken(gradient, what, "%lld of %lld numbers compared", (long long)r->at, (long long)r->n);
+}
+
+static void run_case(lks_context *ctx, golden *g, const op *o, const char *what, const mode *m, line *forward,
+                     line *gradient)
+{
+    char path[2 * GOLDEN_PATH], w[64];
+    record r = {0};
+    lks_tensor *in[MAX_IN];
+    int nin = 0;
+    snprintf(path, sizeof path, "/%s/%s", o->name, what);
+    const char *at = pathf("%s/%s", path, m->data[0]);
+    if (!lksi_h5_has(g->f, at)) {
+        if (!m->data[1]) bail("no %s", at);
+        at = pathf("%s/%s", path, m->data[1]);
+        if (!lksi_h5_has(g->f, at)) return; /* refused under this policy, or a case of float32 alone */
+    }
+    golden_text(g, path, "args", r.args);
+    golden_text(g, path, "needs", r.needs);
+    r.want = golden_values(g, at, &r.n);
+    if (m->dtype == LKS_DTYPE_NONE) {
+        int64_t n;
+        golden_text(g, path, "out", r.out);
+        r.torch = golden_values(g, pathf("%s/f32", path), &n);
+        if (n != r.n) bail("%s: %lld and %lld numbers", path, (long long)n, (long long)r.n);
+    } else {
+        golden_text(g, at, "out", r.out), golden_text(g, at, "leaf", r.leaf), golden_text(g, at, "unit", r.unit);
+        golden_text(g, at, "err", r.err), golden_text(g, at, "err_each", r.err_each);
+    }
+    lks_scope_begin(ctx);
+    for (; nin < MAX_IN; nin++) {
+        at = pathf("%s/in%d", path, nin);
+        if (!lksi_h5_has(g->f, at)) break;
+        in[nin] = golden_tensor(g, ctx, at, *r.leaf ? lks_dtype_from_name(word(r.leaf, nin, w, sizeof w))
+                                                    : LKS_DTYPE_NONE);
+        if (!in[nin]) bail("%s: %s", at, lks_error(ctx));
+        if (r.needs[nin] == '1') lks_set_requires_grad(in[nin], 1);
+    }
+    run_leaves(ctx, g, path, o, what, m, &r, nin, in, forward, gradient);
+    lks_scope_end(ctx);
+    free(r.want);
+    free(r.torch);
+}
+
+/* --- all --- */
+
+static char names[64][GOLDEN_PATH];
+static int name_count;
+static lks_status collect(void *user, const char *name)
+{
+    (void)user;
+    if (name_count == 64) return LKS_ERR_ARGUMENT;
+    snprintf(names[name_count++], GOLDEN_PATH, "%s", name);
+    return LKS_OK;
+}
+
+static int worst_first(const void *a, const void *b)
+{
+    double x = ((const line *)a)->ratio, y = ((const line *)b)->ratio;
+    return x < y ? 1 : x > y ? -1 : 0;
+}
+
+static line lines[OPS * MODES * 2];
+static int line_count;
+
+static void run_all(lks_context *ctx, golden *g)
+{
+    line_count = 0;
+    for (int i = 0; i < OPS; i++) {
+        const char *path = pathf("/%s", ops[i].name);
+        name_count = 0;
+        if (!lksi_h5_has(g->f, path)) continue;
+        if (lksi_h5_list(g->f, path, collect, NULL) != LKS_OK) bail("%s", g->base.text);
+        for (int m = 0; m < MODES; m++) {
+            line *l = &lines[line_count];
+            memset(l, 0, 2 * sizeof *l);
+            for (int k = 0; k < 2; k++) l[k].op = ops[i].name, l[k].mode = modes[m].label, l[k].gradient = k;
+            for (int c = 0; c < name_count; c++) run_case(ctx, g, &ops[i], names[c], &modes[m], &l[0], &l[1]);
+            if (l[0].tried) line_count++;
+            if (l[1].tried) lines[line_count++] = l[1];
+        }
+    }
+}
+
+static int listed(const char *const *list, int n, const char *name)
+{
+    for (int i = 0; i < n; i++)
+        if (!strcmp(list[i], name)) return 1;
+    return 0;
+}
+
+/* Functions of the header that have no case, apart from the table's own (lks_op_...). */
+static void gaps(golden *g)
+{
+    char text[300], token[100];
+    int functions = 0, missing = 0, stray = 0;
+    FILE *f = fopen(source_file("include/lockstep/ops.h"), "r");
+    if (!f) bail("no %s", source_file("include/lockstep/ops.h"));
+    while (fgets(text, sizeof text, f)) {
+        char *end = strchr(text, '('), *start;
+        if (strncmp(text, "LKS_API ", 8) || !end) continue;
+        for (start = end; start > text && (start[-1] == '_' || (start[-1] >= 'a' && start[-1] <= 'z') ||
+                                           (start[-1] >= '0' && start[-1] <= '9')); start--) continue;
+        if (strncmp(start, "lks_", 4) || !strncmp(start, "lks_op_", 7)) continue;
+        snprintf(token, sizeof token, "%.*s", (int)(end - start - 4), start + 4);
+        functions++;
+        int here = 0;
+        for (int i = 0; i < OPS; i++) here |= !strcmp(ops[i].name, token);
+        if ((here && lksi_h5_has(g->f, pathf("/%s", token))) ||
+            listed(random_ops, sizeof random_ops / sizeof random_ops[0], token)) continue;
+        diag("no golden case: lks_%s", token);
+        missing++;
+    }
+    fclose(f);
+    for (int i = 0; i < OPS; i++) {
+        if (!lksi_h5_has(g->f, pathf("/%s", ops[i].name))) {
+            diag("not in the file: %s", ops[i].name);
+            stray++;
+        }
+    }
+    ok(functions > 50 && !stray, "%d functions in ops.h, %d without a golden case (%d random)", functions, missing,
+       (int)(sizeof random_ops / sizeof random_ops[0]));
+}
+
+int main(void)
+{
+    golden g;
+    golden_open(&g, "ops.h5");
+    lks_context *ctx = context_on("cpu", NULL, 2);
+    if (!ctx) bail("no context");
+    diag("%s", lks_device_description(ctx));
+    run_all(ctx, &g);
+    for (int i = 0; i < line_count; i++) {
+        const line *l = &lines[i];
+        ok(!l->failed && l->tried, "%s %s %s", l->op, l->mode, l->gradient ? "gradient" : "forward");
+        if (l->failed) diag("%s: error %.4g, PyTorch's %.4g", l->what, l->error, l->torch);
+    }
+    gaps(&g);
+    lks_context_destroy(&ctx);
+    qsort(lines, (size_t)line_count, sizeof lines[0], worst_first);
+    diag("errors in ulps, worst first by error / (2 x PyTorch's + 4)");
+    diag("%-30s %-10s %-9s %9s %9s %6s  %s", "op", "dtype", "", "error", "PyTorch", "ratio", "case");
+    for (int i = 0; i < line_count; i++)
+        diag("%-30s %-10s %-9s %9.3f %9.3f %6.3f  %s", lines[i].op, lines[i].mode,
+             lines[i].gradient ? "gradient" : "forward", lines[i].error, lines[i].torch, lines[i].ratio,
+             lines[i].what);
+
+    /* The plain kernels, too. */
+    if ((ctx = context_on("cpu", "base", 1))) {
+        int failed = 0;
+        run_all(ctx, &g);
+        for (int i = 0; i < line_count; i++) {
+            failed += lines[i].failed;
+            if (lines[i].failed)
+                diag("%s %s %s: error %.4g, PyTorch's %.4g (%s)", lines[i].op, lines[i].mode,
+                     lines[i].gradient ? "gradient" : "forward", lines[i].error, lines[i].torch, lines[i].what);
+        }
+        ok(!failed && line_count, "kernels of LKS_ISA=base: %d lines, %d failed", line_count, failed);
+        lks_context_destroy(&ctx);
+    }
+    lksi_h5_close(g.f);
+    lks_finalize();
+    return done();
+}
