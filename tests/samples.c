@@ -136,19 +136,99 @@ CALL(conv_dilated)
     return lks_conv2d(in[0], in[1], in[2], NULL, (int64_t[]){1, 1}, (int64_t[]){1, 2}, 1);
 }
 CALL(conv_depthwise) { NOT_USED; return lks_conv2d(in[0], in[1], in[2], NULL, (int64_t[]){1, 1}, NULL, 3); }
-static const lksi_attr conv_attr = {.conv2d = {.stride = {2, 1}, .padding = {1, 0}, .dilation = {1, 1}, .groups = 1}};
+static const lksi_attr conv_attr = {
+    .conv = {.stride = {1, 2, 1}, .padding = {0, 1, 0}, .dilation = {1, 1, 1}, .groups = 1}};
 CALL(conv_back_input)
 {
     lksi_attr a = conv_attr;
-    memcpy(a.conv2d.size, (int64_t[]){2, 2, 4, 4}, sizeof a.conv2d.size);
-    return row(ctx, LKSI_OP_conv2d_backward_input, 2, in, a);
+    memcpy(a.conv.size, (int64_t[]){2, 2, 4, 4}, 4 * sizeof *a.conv.size);
+    return row(ctx, LKSI_OP_conv_backward_input, 2, in, a);
 }
 CALL(conv_back_weight)
 {
     lksi_attr a = conv_attr;
-    memcpy(a.conv2d.size, (int64_t[]){3, 2, 3, 2}, sizeof a.conv2d.size);
-    return row(ctx, LKSI_OP_conv2d_backward_weight, 2, in, a);
+    memcpy(a.conv.size, (int64_t[]){3, 2, 3, 2}, 4 * sizeof *a.conv.size);
+    return row(ctx, LKSI_OP_conv_backward_weight, 2, in, a);
 }
+#define PAIR(a, b) (int64_t[]){a, b}
+#define TRIPLE(a, b, c) (int64_t[]){a, b, c}
+CALL(conv1_same) { NOT_USED; return lks_conv1d(in[0], in[1], in[2], NULL, PAIR(LKS_SAME, 0), PAIR(3, 0), 1); }
+CALL(conv1_groups) { NOT_USED; return lks_conv1d(in[0], in[1], LKS_NONE, PAIR(2, 0), PAIR(1, 0), NULL, 2); }
+CALL(conv3_plain) { NOT_USED; return lks_conv3d(in[0], in[1], in[2], NULL, TRIPLE(1, 1, 0), NULL, 1); }
+CALL(conv3_groups)
+{
+    NOT_USED;
+    return lks_conv3d(in[0], in[1], in[2], TRIPLE(2, 1, 2), TRIPLE(2, 0, 1), TRIPLE(1, 2, 1), 2);
+}
+CALL(transposed1)
+{
+    NOT_USED;
+    return lks_conv_transpose1d(in[0], in[1], in[2], PAIR(3, 0), PAIR(1, 0), PAIR(2, 0), 1, PAIR(2, 0));
+}
+CALL(transposed2) { NOT_USED; return lks_conv_transpose2d(in[0], in[1], in[2], NULL, NULL, NULL, 2, NULL); }
+CALL(transposed2_wide)
+{
+    NOT_USED;
+    return lks_conv_transpose2d(in[0], in[1], LKS_NONE, PAIR(2, 1), PAIR(1, 1), PAIR(1, 1), 1, PAIR(1, 2));
+}
+CALL(transposed3)
+{
+    NOT_USED;
+    return lks_conv_transpose3d(in[0], in[1], in[2], TRIPLE(2, 1, 2), TRIPLE(1, 0, 0), TRIPLE(1, 0, 0), 1, NULL);
+}
+CALL(tbc) { NOT_USED; return lks_conv_tbc(in[0], in[1], in[2], 1); }
+static lksi_attr conv3_attr(int64_t a, int64_t b, int64_t c, int64_t d, int64_t e)
+{
+    return (lksi_attr){.conv = {.stride = {1, 2, 1}, .padding = {1, 1, 0}, .dilation = {1, 1, 1}, .groups = 1,
+                                .size = {a, b, c, d, e}}};
+}
+CALL(conv3_back_input) { return row(ctx, LKSI_OP_conv_backward_input, 2, in, conv3_attr(1, 2, 2, 4, 3)); }
+CALL(conv3_back_weight) { return row(ctx, LKSI_OP_conv_backward_weight, 2, in, conv3_attr(3, 2, 2, 3, 2)); }
+
+/* --- pooling --- */
+
+static lks_tensor *max_windows(lks_tensor *x, const int64_t *kernel, const int64_t *stride, const int64_t *padding,
+                               const int64_t *dilation, int ceil)
+{
+    lks_tensor *y;
+    return lks_max_pool(x, kernel, stride, padding, dilation, ceil, &y, NULL) == LKS_OK ? y : NULL;
+}
+CALL(max1) { NOT_USED; return max_windows(in[0], PAIR(3, 0), PAIR(2, 0), PAIR(1, 0), PAIR(2, 0), 0); }
+CALL(max3) { NOT_USED; return max_windows(in[0], TRIPLE(2, 2, 3), TRIPLE(1, 2, 2), TRIPLE(1, 0, 1), NULL, 1); }
+CALL(max_adaptive)
+{
+    lks_tensor *y;
+    NOT_USED;
+    return lks_adaptive_max_pool(in[0], TRIPLE(2, 3, 2), &y, NULL) == LKS_OK ? y : NULL;
+}
+CALL(max_fractional)
+{
+    lks_tensor *y;
+    NOT_USED;
+    return lks_fractional_max_pool(in[0], TRIPLE(2, 2, 2), TRIPLE(2, 3, 2), in[1], &y, NULL) == LKS_OK ? y : NULL;
+}
+CALL(avg_plain) { NOT_USED; return lks_avg_pool(in[0], TRIPLE(2, 3, 2), NULL, NULL, 0, 1, 0); }
+CALL(avg_padded) { NOT_USED; return lks_avg_pool(in[0], TRIPLE(3, 2, 3), TRIPLE(2, 2, 2), TRIPLE(1, 1, 1), 1, 0, 0); }
+CALL(avg_counted) { NOT_USED; return lks_avg_pool(in[0], TRIPLE(3, 2, 3), TRIPLE(2, 2, 2), TRIPLE(1, 1, 1), 1, 1, 0); }
+CALL(avg_divided) { NOT_USED; return lks_avg_pool(in[0], TRIPLE(2, 2, 2), TRIPLE(1, 2, 1), NULL, 0, 1, 3); }
+CALL(avg_adaptive) { NOT_USED; return lks_adaptive_avg_pool(in[0], TRIPLE(2, 3, 2)); }
+CALL(avg_whole) { NOT_USED; return lks_adaptive_avg_pool(in[0], TRIPLE(1, 1, 1)); }
+static lksi_attr plane_attr(int64_t a, int64_t b, int64_t c, int64_t d)
+{
+    return (lksi_attr){.pool = {.kernel = {1, 2, 2}, .stride = {1, 2, 1}, .dilation = {1, 1, 1}, .size = {a, b, c, d}}};
+}
+CALL(pool_back) { return row(ctx, LKSI_OP_max_pool_backward, 2, in, plane_attr(2, 2, 3, 4)); }
+CALL(pool_gather) { return row(ctx, LKSI_OP_max_pool_gather, 2, in, plane_attr(2, 2, 3, 4)); }
+CALL(avg_back) { return row(ctx, LKSI_OP_avg_pool_backward, 1, in, plane_attr(2, 2, 5, 4)); }
+/* Places that a pooling of another tensor chose: no two alike. */
+static lks_tensor *unpooled(lks_tensor *x, lks_tensor *from, const int64_t *size)
+{
+    lks_tensor *y, *at;
+    if (lks_max_pool(from, TRIPLE(2, 2, 2), NULL, NULL, NULL, 0, &y, &at) != LKS_OK) return NULL;
+    return lks_max_unpool(x, at, size);
+}
+CALL(unpool) { NOT_USED; return unpooled(in[0], in[1], TRIPLE(4, 4, 4)); }
+CALL(unpool_larger) { NOT_USED; return unpooled(in[0], in[1], TRIPLE(5, 6, 4)); }
 CALL(pool_2) { NOT_USED; return lks_max_pool2d(in[0], (int64_t[]){2, 2}, NULL, NULL); }
 CALL(pool_3)
 {
@@ -334,12 +414,73 @@ const sample samples[] = {
     {"conv2d", "depthwise", conv_depthwise, ROUGH, N(T(IN_REAL, 1, 3, 3, 3), T(IN_REAL, 3, 1, 3, 3), T(IN_REAL, 3))},
     {"conv2d", "empty", conv_depthwise, 0, N(T(IN_REAL, 0, 3, 3, 3), T(IN_REAL, 3, 1, 3, 3), T(IN_REAL, 3))},
     {"conv2d", "large", conv_groups, LARGE, N(T(IN_REAL, 4, 8, 17, 16), T(IN_REAL, 16, 4, 3, 3), T(IN_REAL, 16))},
-    {"conv2d_backward_input", "4-D", conv_back_input, ROUGH, N(T(IN_REAL, 2, 3, 2, 3), T(IN_REAL, 3, 2, 3, 2))},
-    {"conv2d_backward_weight", "4-D", conv_back_weight, ROUGH, N(T(IN_REAL, 2, 3, 2, 3), T(IN_REAL, 2, 2, 4, 4))},
-    {"max_pool2d", "2 x 2", pool_2, ONCE, N(T(IN_APART, 2, 2, 4, 4))},
-    {"max_pool2d", "3 x 2, stride, padding", pool_3, ONCE | ROUGH, N(T(IN_APART, 1, 2, 5, 4))},
-    {"max_pool2d", "empty", pool_2, ONCE, N(T(IN_APART, 0, 2, 4, 4))},
-    {"max_pool2d", "large", pool_3, ONCE | LARGE, N(T(IN_REAL, 4, 8, 33, 30))},
+    {"conv_backward_input", "4-D", conv_back_input, ROUGH, N(T(IN_REAL, 2, 3, 2, 3), T(IN_REAL, 3, 2, 3, 2))},
+    {"conv_backward_weight", "4-D", conv_back_weight, ROUGH, N(T(IN_REAL, 2, 3, 2, 3), T(IN_REAL, 2, 2, 4, 4))},
+    {"conv1d", "same, dilated", conv1_same, ROUGH, N(T(IN_REAL, 2, 2, 7), T(IN_REAL, 3, 2, 2), T(IN_REAL, 3))},
+    {"conv1d", "groups, stride", conv1_groups, ROUGH, N(T(IN_REAL, 2, 4, 6), T(IN_REAL, 2, 2, 3))},
+    {"conv1d", "empty", conv1_same, 0, N(T(IN_REAL, 0, 2, 7), T(IN_REAL, 3, 2, 2), T(IN_REAL, 3))},
+    {"conv1d", "large", conv1_same, LARGE, N(T(IN_REAL, 3, 17, 400), T(IN_REAL, 20, 17, 5), T(IN_REAL, 20))},
+    {"conv3d", "padded", conv3_plain, ROUGH,
+     N(T(IN_REAL, 1, 2, 3, 2, 3), T(IN_REAL, 2, 2, 3, 2, 2), T(IN_REAL, 2))},
+    {"conv3d", "groups, stride, dilation", conv3_groups, ROUGH,
+     N(T(IN_REAL, 1, 2, 3, 3, 2), T(IN_REAL, 2, 1, 2, 2, 2), T(IN_REAL, 2))},
+    {"conv3d", "empty", conv3_plain, 0, N(T(IN_REAL, 0, 2, 3, 2, 3), T(IN_REAL, 2, 2, 3, 2, 2), T(IN_REAL, 2))},
+    {"conv3d", "large", conv3_groups, LARGE,
+     N(T(IN_REAL, 2, 8, 9, 12, 10), T(IN_REAL, 6, 4, 3, 3, 3), T(IN_REAL, 6))},
+    {"conv_transpose1d", "stride, dilation", transposed1, ROUGH,
+     N(T(IN_REAL, 2, 2, 3), T(IN_REAL, 2, 2, 3), T(IN_REAL, 2))},
+    {"conv_transpose1d", "large", transposed1, LARGE,
+     N(T(IN_REAL, 3, 16, 100), T(IN_REAL, 16, 9, 5), T(IN_REAL, 9))},
+    {"conv_transpose2d", "groups", transposed2, ROUGH,
+     N(T(IN_REAL, 2, 2, 2, 3), T(IN_REAL, 2, 2, 2, 2), T(IN_REAL, 4))},
+    {"conv_transpose2d", "stride, output padding", transposed2_wide, ROUGH,
+     N(T(IN_REAL, 1, 2, 3, 2), T(IN_REAL, 2, 2, 3, 2))},
+    {"conv_transpose2d", "empty", transposed2, 0, N(T(IN_REAL, 0, 2, 2, 3), T(IN_REAL, 2, 2, 2, 2), T(IN_REAL, 4))},
+    {"conv_transpose2d", "large", transposed2_wide, LARGE, N(T(IN_REAL, 3, 16, 12, 13), T(IN_REAL, 16, 9, 3, 3))},
+    {"conv_transpose3d", "stride", transposed3, ROUGH,
+     N(T(IN_REAL, 1, 2, 2, 2, 2), T(IN_REAL, 2, 1, 2, 2, 2), T(IN_REAL, 1))},
+    {"conv_transpose3d", "large", transposed3, LARGE,
+     N(T(IN_REAL, 2, 8, 4, 7, 6), T(IN_REAL, 8, 5, 2, 3, 2), T(IN_REAL, 5))},
+    {"conv_tbc", "[4,2,3]", tbc, ROUGH, N(T(IN_REAL, 4, 2, 3), T(IN_REAL, 3, 3, 2), T(IN_REAL, 2))},
+    {"conv_tbc", "empty", tbc, 0, N(T(IN_REAL, 4, 0, 3), T(IN_REAL, 3, 3, 2), T(IN_REAL, 2))},
+    {"conv_backward_input", "5-D", conv3_back_input, ROUGH, N(T(IN_REAL, 1, 3, 3, 2, 2), T(IN_REAL, 3, 2, 2, 3, 2))},
+    {"conv_backward_weight", "5-D", conv3_back_weight, ROUGH, N(T(IN_REAL, 1, 3, 3, 2, 2), T(IN_REAL, 1, 2, 2, 4, 3))},
+    {"max_pool1d", "dilated", max1, ROUGH, N(T(IN_APART, 2, 2, 9))},
+    {"max_pool3d", "ceil, padding", max3, ROUGH, N(T(IN_APART, 1, 2, 3, 3, 4))},
+    {"max_pool3d", "large", max3, LARGE, N(T(IN_REAL, 2, 5, 9, 20, 21))},
+    {"adaptive_max_pool1d", "[2,2,5]", max_adaptive, ROUGH, N(T(IN_APART, 2, 2, 5))},
+    {"adaptive_max_pool2d", "[2,2,5,4]", max_adaptive, ROUGH, N(T(IN_APART, 2, 2, 5, 4))},
+    {"adaptive_max_pool3d", "[1,2,3,4,3]", max_adaptive, ROUGH, N(T(IN_APART, 1, 2, 3, 4, 3))},
+    {"fractional_max_pool2d", "[2,2,5,6]", max_fractional, ROUGH, N(T(IN_APART, 2, 2, 5, 6), T(IN_STAT, 2, 2, 2))},
+    {"fractional_max_pool3d", "[1,2,3,5,4]", max_fractional, ROUGH,
+     N(T(IN_APART, 1, 2, 3, 5, 4), T(IN_STAT, 1, 2, 3))},
+    {"max_pool_backward", "places that coincide", pool_back, ROUGH, N(T(IN_REAL, 2, 2, 2, 3), T(IN_INDEX32, 2, 2, 2, 3))},
+    {"max_pool_gather", "places that coincide", pool_gather, ROUGH,
+     N(T(IN_REAL, 2, 2, 3, 4), T(IN_INDEX32, 2, 2, 2, 3))},
+    {"max_unpool1d", "[2,2,2]", unpool, 0, N(T(IN_REAL, 2, 2, 2), T(IN_MASK, 2, 2, 4))},
+    {"max_unpool2d", "[2,3,2,2]", unpool, 0, N(T(IN_REAL, 2, 3, 2, 2), T(IN_MASK, 2, 3, 4, 4))},
+    {"max_unpool2d", "into more", unpool_larger, 0, N(T(IN_REAL, 2, 3, 2, 2), T(IN_MASK, 2, 3, 4, 4))},
+    {"max_unpool2d", "empty", unpool, 0, N(T(IN_REAL, 0, 3, 2, 2), T(IN_MASK, 0, 3, 4, 4))},
+    {"max_unpool3d", "[1,2,2,2,2]", unpool, 0, N(T(IN_REAL, 1, 2, 2, 2, 2), T(IN_MASK, 1, 2, 4, 4, 4))},
+    {"avg_pool1d", "plain", avg_plain, ROUGH, N(T(IN_REAL, 2, 2, 7))},
+    {"avg_pool1d", "ceil, padding", avg_counted, ROUGH, N(T(IN_REAL, 2, 2, 6))},
+    {"avg_pool2d", "plain", avg_plain, ROUGH, N(T(IN_REAL, 2, 2, 4, 6))},
+    {"avg_pool2d", "padding not counted", avg_padded, ROUGH, N(T(IN_REAL, 2, 2, 4, 4))},
+    {"avg_pool2d", "divisor", avg_divided, ROUGH, N(T(IN_REAL, 2, 2, 4, 4))},
+    {"avg_pool2d", "empty", avg_plain, 0, N(T(IN_REAL, 0, 2, 4, 6))},
+    {"avg_pool2d", "large", avg_padded, LARGE, N(T(IN_REAL, 4, 8, 33, 30))},
+    {"avg_pool3d", "padding counted", avg_counted, ROUGH, N(T(IN_REAL, 1, 2, 4, 3, 4))},
+    {"avg_pool3d", "padding not counted", avg_padded, ROUGH, N(T(IN_REAL, 1, 2, 4, 3, 4))},
+    {"adaptive_avg_pool1d", "[2,2,5]", avg_adaptive, ROUGH, N(T(IN_REAL, 2, 2, 5))},
+    {"adaptive_avg_pool2d", "[2,2,5,4]", avg_adaptive, ROUGH, N(T(IN_REAL, 2, 2, 5, 4))},
+    {"adaptive_avg_pool2d", "to one", avg_whole, ROUGH, N(T(IN_REAL, 2, 3, 3, 4))},
+    {"adaptive_avg_pool2d", "large", avg_adaptive, LARGE, N(T(IN_REAL, 4, 8, 33, 30))},
+    {"adaptive_avg_pool3d", "[1,2,3,4,3]", avg_adaptive, ROUGH, N(T(IN_REAL, 1, 2, 3, 4, 3))},
+    {"avg_pool_backward", "[2,2,2,3]", avg_back, ROUGH, N(T(IN_REAL, 2, 2, 2, 3))},
+    {"max_pool2d", "2 x 2", pool_2, 0, N(T(IN_APART, 2, 2, 4, 4))},
+    {"max_pool2d", "3 x 2, stride, padding", pool_3, ROUGH, N(T(IN_APART, 1, 2, 5, 4))},
+    {"max_pool2d", "empty", pool_2, 0, N(T(IN_APART, 0, 2, 4, 4))},
+    {"max_pool2d", "large", pool_3, LARGE, N(T(IN_REAL, 4, 8, 33, 30))},
     {"layer_norm", "[3,6]", layer_norm_1, ONCE | ROUGH, N(T(IN_REAL, 3, 6), T(IN_REAL, 6), T(IN_REAL, 6))},
     {"layer_norm", "2 dims", layer_norm_2, ONCE | ROUGH, N(T(IN_REAL, 2, 3, 2), T(IN_REAL, 3, 2), T(IN_REAL, 3, 2))},
     {"layer_norm", "bare", layer_norm_bare, ONCE | ROUGH, N(T(IN_REAL, 2, 2, 5))},

@@ -11,11 +11,12 @@ static lksi_attr attr_of(const window *v, const int64_t *size)
 {
     lksi_attr a;
     memset(&a, 0, sizeof a);
-    a.conv2d.stride[0] = v->sh, a.conv2d.stride[1] = v->sw;
-    a.conv2d.padding[0] = v->ph, a.conv2d.padding[1] = v->pw;
-    a.conv2d.dilation[0] = v->dh, a.conv2d.dilation[1] = v->dw;
-    a.conv2d.groups = v->groups;
-    if (size) memcpy(a.conv2d.size, size, sizeof a.conv2d.size);
+    a.conv.stride[0] = a.conv.dilation[0] = 1;
+    a.conv.stride[1] = v->sh, a.conv.stride[2] = v->sw;
+    a.conv.padding[1] = v->ph, a.conv.padding[2] = v->pw;
+    a.conv.dilation[1] = v->dh, a.conv.dilation[2] = v->dw;
+    a.conv.groups = v->groups;
+    if (size) memcpy(a.conv.size, size, 4 * sizeof *size);
     return a;
 }
 
@@ -89,7 +90,7 @@ static int one_convolution(const window *v, int dtype, int layout, int with_bias
     double *gv = values(&dy);
     back[0] = dy, back[1] = in[1];
     attr = attr_of(v, in[0].shape);
-    if (call(LKSI_OP_conv2d_backward_input, 2, back, 1, &dx, &attr, NULL, LKS_DTYPE_NONE) == LKS_OK) {
+    if (call(LKSI_OP_conv_backward_input, 2, back, 1, &dx, &attr, NULL, LKS_DTYPE_NONE) == LKS_OK) {
         memset(want, 0, (size_t)most * 8), memset(size, 0, (size_t)most * 8);
         reference(v, p, q, 1, gv, wv, want, size);
         wrong += compare(&dx, want, size, (double)(v->k * v->r * v->s));
@@ -99,7 +100,7 @@ static int one_convolution(const window *v, int dtype, int layout, int with_bias
     back[1] = in[0];
     attr = attr_of(v, in[1].shape);
     int wide = dtype == LKS_BF16 && with_bias == 2 ? LKS_F32 : LKS_DTYPE_NONE;
-    if (call(LKSI_OP_conv2d_backward_weight, 2, back, 1, &dw, &attr, NULL, wide) == LKS_OK) {
+    if (call(LKSI_OP_conv_backward_weight, 2, back, 1, &dw, &attr, NULL, wide) == LKS_OK) {
         memset(want, 0, (size_t)most * 8), memset(size, 0, (size_t)most * 8);
         reference(v, p, q, 2, gv, xv, want, size);
         wrong += compare(&dw, want, size, (double)(v->n * p * q));
@@ -159,10 +160,10 @@ static void expanded(const char *isa)
             lksi_contiguous_strides(&full);
         }
         ax = attr_of(&v, x.shape), aw = attr_of(&v, w.shape);
-        good &= call(LKSI_OP_conv2d_backward_input, 2, (lksi_view[]){dy, w}, 1, &out[0], &ax, NULL, -1) == LKS_OK;
-        good &= call(LKSI_OP_conv2d_backward_input, 2, (lksi_view[]){full, w}, 1, &out[1], &ax, NULL, -1) == LKS_OK;
-        good &= call(LKSI_OP_conv2d_backward_weight, 2, (lksi_view[]){dy, x}, 1, &out[2], &aw, NULL, -1) == LKS_OK;
-        good &= call(LKSI_OP_conv2d_backward_weight, 2, (lksi_view[]){full, x}, 1, &out[3], &aw, NULL, -1) == LKS_OK;
+        good &= call(LKSI_OP_conv_backward_input, 2, (lksi_view[]){dy, w}, 1, &out[0], &ax, NULL, -1) == LKS_OK;
+        good &= call(LKSI_OP_conv_backward_input, 2, (lksi_view[]){full, w}, 1, &out[1], &ax, NULL, -1) == LKS_OK;
+        good &= call(LKSI_OP_conv_backward_weight, 2, (lksi_view[]){dy, x}, 1, &out[2], &aw, NULL, -1) == LKS_OK;
+        good &= call(LKSI_OP_conv_backward_weight, 2, (lksi_view[]){full, x}, 1, &out[3], &aw, NULL, -1) == LKS_OK;
         for (int i = 0; good && i < 4; i += 2)
             for (int64_t e = 0; e < lksi_numel(&out[i]); e++)
                 good &= fabs(element(&out[i], e) - element(&out[i + 1], e)) < 1e-4;
@@ -182,8 +183,8 @@ static void threads(const char *isa)
     for (int i = 0; i < 2; i++) {
         if (!open_cpu(isa, i ? 3 : 1)) return;
         good &= call(LKSI_OP_conv2d, 2, (lksi_view[]){x, w}, 1, &out[i][0], &ay, NULL, -1) == LKS_OK;
-        good &= call(LKSI_OP_conv2d_backward_input, 2, (lksi_view[]){dy, w}, 1, &out[i][1], &ax, NULL, -1) == LKS_OK;
-        good &= call(LKSI_OP_conv2d_backward_weight, 2, (lksi_view[]){dy, x}, 1, &out[i][2], &aw, NULL, -1) == LKS_OK;
+        good &= call(LKSI_OP_conv_backward_input, 2, (lksi_view[]){dy, w}, 1, &out[i][1], &ax, NULL, -1) == LKS_OK;
+        good &= call(LKSI_OP_conv_backward_weight, 2, (lksi_view[]){dy, x}, 1, &out[i][2], &aw, NULL, -1) == LKS_OK;
         close_cpu();
     }
     for (int k = 0; k < 3; k++) good = good && same_bits(&out[0][k], &out[1][k]);
@@ -196,10 +197,11 @@ static lksi_attr pool_attr(int64_t k, int64_t s, int64_t p, const int64_t *size)
 {
     lksi_attr a;
     memset(&a, 0, sizeof a);
-    a.pool.kernel[0] = k, a.pool.kernel[1] = k + 1;
-    a.pool.stride[0] = s, a.pool.stride[1] = s;
-    a.pool.padding[0] = p, a.pool.padding[1] = p;
-    if (size) memcpy(a.pool.size, size, sizeof a.pool.size);
+    for (int i = 0; i < 3; i++) a.pool.kernel[i] = a.pool.stride[i] = a.pool.dilation[i] = 1;
+    a.pool.kernel[1] = k, a.pool.kernel[2] = k + 1;
+    a.pool.stride[1] = s, a.pool.stride[2] = s;
+    a.pool.padding[1] = p, a.pool.padding[2] = p;
+    if (size) memcpy(a.pool.size, size, 4 * sizeof *size);
     return a;
 }
 
@@ -233,7 +235,7 @@ static int one_pooling(int dtype, int layout, int64_t k, int64_t s, int64_t p, i
         size[plane * h * w + at] += fabs(element(&dy, e));
     }
     attr = pool_attr(k, s, p, x.shape);
-    if (call(LKSI_OP_max_pool2d_backward, 2, (lksi_view[]){dy, out[1]}, 1, &dx, &attr, NULL, -1) == LKS_OK)
+    if (call(LKSI_OP_max_pool_backward, 2, (lksi_view[]){dy, out[1]}, 1, &dx, &attr, NULL, -1) == LKS_OK)
         wrong += compare(&dx, grad, size, (double)(k * k));
     else
         wrong++;
@@ -276,14 +278,14 @@ static void refusals(void)
            "a window larger than the image");
     is_int(call(LKSI_OP_conv2d, 3, (lksi_view[]){x, w, b}, 1, y, &attr, NULL, -1), LKS_ERR_SHAPE,
            "bias of a wrong size");
-    attr.conv2d.stride[1] = 0;
+    attr.conv.stride[2] = 0;
     is_int(call(LKSI_OP_conv2d, 2, (lksi_view[]){x, w}, 1, y, &attr, NULL, -1), LKS_ERR_ARGUMENT, "stride 0");
     attr = attr_of(&v, w.shape);
-    attr.conv2d.groups = 2;
+    attr.conv.groups = 2;
     is_int(call(LKSI_OP_conv2d, 2, (lksi_view[]){x, w}, 1, y, &attr, NULL, -1), LKS_ERR_SHAPE,
            "groups that do not divide");
     attr = attr_of(&v, x.shape);
-    is_int(call(LKSI_OP_conv2d_backward_input, 2, (lksi_view[]){x, w}, 1, y, &attr, NULL, -1), LKS_ERR_SHAPE,
+    is_int(call(LKSI_OP_conv_backward_input, 2, (lksi_view[]){x, w}, 1, y, &attr, NULL, -1), LKS_ERR_SHAPE,
            "dy of a wrong shape");
     attr = pool_attr(2, 2, 2, NULL);
     is_int(call(LKSI_OP_max_pool2d, 1, &x, 2, y, &attr, NULL, -1), LKS_ERR_ARGUMENT, "padding above half the kernel");
@@ -307,8 +309,8 @@ int main(void)
     lksi_view dy = make(LKS_BF16, ROWS, SHAPE(2, 4, 5, 5));
     lksi_attr ay = attr_of(&v, NULL), ax = attr_of(&v, x.shape), aw = attr_of(&v, w.shape);
     ok(fails_cleanly(LKSI_OP_conv2d, 2, (lksi_view[]){x, w}, 1, &ay), "no memory for a convolution");
-    ok(fails_cleanly(LKSI_OP_conv2d_backward_input, 2, (lksi_view[]){dy, w}, 1, &ax), "... the gradient of x");
-    ok(fails_cleanly(LKSI_OP_conv2d_backward_weight, 2, (lksi_view[]){dy, x}, 1, &aw), "... the gradient of weights");
+    ok(fails_cleanly(LKSI_OP_conv_backward_input, 2, (lksi_view[]){dy, w}, 1, &ax), "... the gradient of x");
+    ok(fails_cleanly(LKSI_OP_conv_backward_weight, 2, (lksi_view[]){dy, x}, 1, &aw), "... the gradient of weights");
     drop(&x), drop(&w), drop(&dy);
     ok(open_cpu(NULL, 1), "a CPU");
     refusals();

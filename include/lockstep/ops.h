@@ -108,15 +108,59 @@ LKS_API lks_tensor *lks_matmul(lks_tensor *a, lks_tensor *b);
 /* x [..., in], weight [out, in], bias [out] or LKS_NONE: x weight^T + bias, [..., out]. bias may be wider than x. */
 LKS_API lks_tensor *lks_linear(lks_tensor *x, lks_tensor *weight, lks_tensor *bias);
 
-/* --- convolution and pooling ------------------------------------------------------------------------------------ */
+/* --- convolution and pooling ------------------------------------------------------------------------------------
+ * Over 1, 2 or 3 dims: x [N, C, L], [N, C, H, W] or [N, C, D, H, W]. Arrays have one entry for each of these dims, the
+ * first for the first. Results are stored channels-last where x is. Sums go in an order of their own: same bits on any
+ * number of threads. */
 
-/* Cross-correlation. x [N, C, H, W], weight [K, C/groups, R, S], bias [K] or LKS_NONE; stride, padding, dilation: 2
- * entries (h, w) or NULL (1, 0, 1). Result [N, K, H', W'], H' = (H + 2 pad - dil (R - 1) - 1) / stride + 1. Computed
- * and stored channels-last where x is. */
+/* Cross-correlation. weight [K, C/groups, kernel...], bias [K] or LKS_NONE (may be wider than x); stride, padding,
+ * dilation: NULL = 1, 0, 1. Result [N, K, ...] with sizes (L + 2 padding - dilation (kernel - 1) - 1) / stride + 1.
+ * Padding LKS_SAME (for any of the dims; stride 1) keeps the size: dilation (kernel - 1) zeros in all, one more behind
+ * than before if that is odd. */
+#define LKS_SAME (-1)
+LKS_API lks_tensor *lks_conv1d(lks_tensor *x, lks_tensor *weight, lks_tensor *bias, const int64_t *stride,
+                               const int64_t *padding, const int64_t *dilation, int64_t groups);
 LKS_API lks_tensor *lks_conv2d(lks_tensor *x, lks_tensor *weight, lks_tensor *bias, const int64_t *stride,
                                const int64_t *padding, const int64_t *dilation, int64_t groups);
-/* Largest element of each window; kernel: 2 entries, stride NULL = kernel, padding NULL = 0 (at most kernel / 2). */
+LKS_API lks_tensor *lks_conv3d(lks_tensor *x, lks_tensor *weight, lks_tensor *bias, const int64_t *stride,
+                               const int64_t *padding, const int64_t *dilation, int64_t groups);
+/* The gradient of a convolution with respect to its input, as an op: x [N, C, ...], weight [C, K/groups, kernel...],
+ * bias [K] or LKS_NONE; result [N, K, ...] with sizes (L - 1) stride - 2 padding + dilation (kernel - 1) +
+ * output_padding + 1. output_padding (NULL = 0) must be smaller than stride or dilation. */
+LKS_API lks_tensor *lks_conv_transpose1d(lks_tensor *x, lks_tensor *weight, lks_tensor *bias, const int64_t *stride,
+                                         const int64_t *padding, const int64_t *output_padding, int64_t groups,
+                                         const int64_t *dilation);
+LKS_API lks_tensor *lks_conv_transpose2d(lks_tensor *x, lks_tensor *weight, lks_tensor *bias, const int64_t *stride,
+                                         const int64_t *padding, const int64_t *output_padding, int64_t groups,
+                                         const int64_t *dilation);
+LKS_API lks_tensor *lks_conv_transpose3d(lks_tensor *x, lks_tensor *weight, lks_tensor *bias, const int64_t *stride,
+                                         const int64_t *padding, const int64_t *output_padding, int64_t groups,
+                                         const int64_t *dilation);
+/* conv1d on x [T, B, C] with weight [kernel, C, K] and bias [K] or LKS_NONE: [T + 2 padding - kernel + 1, B, K]. */
+LKS_API lks_tensor *lks_conv_tbc(lks_tensor *x, lks_tensor *weight, lks_tensor *bias, int64_t padding);
+
+/* Largest element of each window and its place in the plane of x, (d H + h) W + w, int64 (first of ties; NaN wins);
+ * indices may be NULL. kernel is needed; stride NULL = kernel; padding NULL = 0 (at most kernel / 2, never chosen);
+ * dilation NULL = 1. ceil_mode: the number of windows is rounded up; none begins behind x and its padding. A window
+ * that sees no element of x is -inf with index -1. Planes hold at most 2^31 - 1 elements (LKS_ERR_SHAPE). */
+LKS_API lks_status lks_max_pool(lks_tensor *x, const int64_t *kernel, const int64_t *stride, const int64_t *padding,
+                                const int64_t *dilation, int ceil_mode, lks_tensor **y, lks_tensor **indices);
+/* The values alone, in two dims. */
 LKS_API lks_tensor *lks_max_pool2d(lks_tensor *x, const int64_t *kernel, const int64_t *stride, const int64_t *padding);
+/* Mean of each window. Padding counts as zeros, or not at all where count_include_pad is 0; what a window in ceil_mode
+ * has beyond x and its padding never counts. divisor_override, if not 0, divides every sum. */
+LKS_API lks_tensor *lks_avg_pool(lks_tensor *x, const int64_t *kernel, const int64_t *stride, const int64_t *padding,
+                                 int ceil_mode, int count_include_pad, int64_t divisor_override);
+/* Results of a given size (-1: that of x): window i of n covers floor(i L / n) to ceil((i + 1) L / n). */
+LKS_API lks_tensor *lks_adaptive_avg_pool(lks_tensor *x, const int64_t *size);
+LKS_API lks_status lks_adaptive_max_pool(lks_tensor *x, const int64_t *size, lks_tensor **y, lks_tensor **indices);
+/* Windows of `kernel` at pseudo-random steps, `size` of them (Graham, 2014), in 2 or 3 dims. samples: numbers of [0, 1),
+ * [N, C, 2] for (w, h) or [N, C, 3] for (d, h, w), as PyTorch has them; LKS_NONE draws them. No gradient for samples. */
+LKS_API lks_status lks_fractional_max_pool(lks_tensor *x, const int64_t *kernel, const int64_t *size,
+                                           lks_tensor *samples, lks_tensor **y, lks_tensor **indices);
+/* Zeros of `size` (the dims after N and C) with the elements of x at indices (int64 or int32, shape of x): what undoes
+ * lks_max_pool. Of several at one place the last counts. An index outside the plane is LKS_ERR_ARGUMENT. */
+LKS_API lks_tensor *lks_max_unpool(lks_tensor *x, lks_tensor *indices, const int64_t *size);
 
 /* --- normalisation ----------------------------------------------------------------------------------------------- */
 

@@ -1,193 +1,267 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * pool.c - max_pool2d and its gradient. The largest element and its place (h W + w in the plane of x) are kept; padding
- * is smaller than anything, NaN larger. One pass per result, no sums, so nothing depends on the order of work.
+ * pool.c - pooling over 1 to 3 dims: largest and mean of windows of one size, adaptive or fractional ones, and the way
+ * back. All are seen as 3-D images; where the windows lie is the business of span_of alone. Padding is smaller than
+ * anything, NaN larger; the first of the largest counts. Backward adds within one plane, in the order of the results,
+ * so nothing depends on the number of threads.
  */
 #include "cpu/gemm_io.h"
 
+#include <math.h>
+
+enum { CHANNELS = 64 }; /* of a unit going back */
 
 typedef struct pooling {
+    lksi_cpu *cpu;
     const lksi_args *a;
-    lksi_view x, y, place;
-    int64_t channels_inner; /* channels are contiguous in x, y and place: 1 */
+    lksi_view x, y, place; /* lifted to five dims */
+    const lksi_view *samples;
+    int64_t in[3], out[3], kernel[3], stride[3], padding[3], dilation[3];
+    int how[3], mean, assign;
+    int64_t channels; /* that a unit takes together */
+    int64_t room, bytes;
 } pooling;
 
-static inline int64_t largest(int64_t a, int64_t b) { return a > b ? a : b; }
-static inline int64_t smallest(int64_t a, int64_t b) { return a < b ? a : b; }
+/* Elements begin, begin + dilation, ... below end; full: how many with padding. */
+typedef struct span { int64_t begin, end, full; } span;
 
-/* First of the largest; a NaN is taken and kept. */
-#define POOL_WINDOW(TYPE, LOAD, IS_NAN)                                                                        \
-    for (int64_t q = 0; q < y->shape[3]; q++) {                                                                \
-        int64_t w0 = largest(q * sw - pw, 0), w1 = smallest(q * sw - pw + kw, width);                          \
-        TYPE *to = (TYPE *)y->data + y_at + q * y->stride[3];                                                  \
-        int32_t *place = (int32_t *)p->data + p_at + q * p->stride[3];                                         \
-        for (int64_t c = 0; c < channels; c++) {                                                               \
-            const TYPE *from = (const TYPE *)x->data + x_at + c * x->stride[1];                                \
-            TYPE best = 0;                                                                                     \
-            int32_t at = -1;                                                                                   \
-            for (int64_t h = h0; h < h1; h++)                                                                  \
-                for (int64_t w = w0; w < w1; w++) {                                                            \
-                    TYPE v = from[h * x->stride[2] + w * x->stride[3]];                                        \
-                    if (at < 0 || LOAD(v) > LOAD(best) || (IS_NAN(v) && !IS_NAN(best)))                        \
-                        best = v, at = (int32_t)(h * width + w);                                               \
-                }                                                                                              \
-            to[c * y->stride[1]] = best;                                                                       \
-            place[c * p->stride[1]] = at;                                                                      \
-        }                                                                                                      \
+static lksi_view lift(const lksi_view *v)
+{
+    lksi_view y = *v;
+    int missing = 5 - v->ndim;
+    y.ndim = 5;
+    for (int d = 2; d < 5; d++) {
+        int there = d >= 2 + missing;
+        y.shape[d] = there ? v->shape[d - missing] : 1;
+        y.stride[d] = there ? v->stride[d - missing] : 0;
     }
-
-static inline int nan_f32(float x) { return lksi_is_nan_f32(x); }
-static inline int nan_f64(double x) { return lksi_is_nan_f64(x); }
-static inline int nan_bf16(uint16_t x) { return (x & 0x7fff) > 0x7f80; }
-static inline int nan_f16(uint16_t x) { return (x & 0x7fff) > 0x7c00; }
-static inline float same_f32(float x) { return x; }
-static inline double same_f64(double x) { return x; }
-
-/* Contiguous channels, float32: the window is walked outside, channels inside, so that they are vectorised. */
-static void window_f32(const float *restrict from, int64_t hs, int64_t ws, int64_t h0, int64_t h1, int64_t w0,
-                       int64_t w1,
-                       int64_t width, int64_t channels, float *restrict to, int32_t *restrict place)
-{
-    int32_t first = (int32_t)(h0 * width + w0);
-    for (int64_t c = 0; c < channels; c++) to[c] = from[h0 * hs + w0 * ws + c], place[c] = first;
-    for (int64_t h = h0; h < h1; h++)
-        for (int64_t w = w0; w < w1; w++) {
-            const float *row = from + h * hs + w * ws;
-            int32_t at = (int32_t)(h * width + w);
-            for (int64_t c = 0; c < channels; c++) {
-                float v = row[c], best = to[c];
-                int take = (v > best) | (nan_f32(v) & !nan_f32(best));
-                to[c] = take ? v : best;
-                place[c] = take ? at : place[c];
-            }
-        }
+    return y;
 }
 
-static void window_bf16(const uint16_t *restrict from, int64_t hs, int64_t ws, int64_t h0, int64_t h1, int64_t w0,
-                        int64_t w1, int64_t width, int64_t channels, uint16_t *restrict to, int32_t *restrict place)
+/* Start of fractional window o of `out` (Graham, 2014), in the arithmetic of x. */
+static int64_t fraction(int dbl, int64_t in, int64_t kernel, int64_t out, int64_t o, double u)
 {
-    int32_t first = (int32_t)(h0 * width + w0);
-    for (int64_t c = 0; c < channels; c++) to[c] = from[h0 * hs + w0 * ws + c], place[c] = first;
-    for (int64_t h = h0; h < h1; h++)
-        for (int64_t w = w0; w < w1; w++) {
-            const uint16_t *row = from + h * hs + w * ws;
-            int32_t at = (int32_t)(h * width + w);
-            for (int64_t c = 0; c < channels; c++) {
-                uint16_t v = row[c], best = to[c];
-                int take = (lksi_bf16_to_f32(v) > lksi_bf16_to_f32(best)) | (nan_bf16(v) & !nan_bf16(best));
-                to[c] = take ? v : best;
-                place[c] = take ? at : place[c];
-            }
-        }
+    if (o == out - 1) return in - kernel;
+    int64_t at;
+    if (dbl) {
+        double alpha = (double)(in - kernel) / (double)(out - 1);
+        at = (int64_t)(((double)o + u) * alpha) - (int64_t)(u * alpha);
+    } else {
+        float alpha = (float)(in - kernel) / (float)(out - 1), v = (float)u;
+        at = (int64_t)(((float)o + v) * alpha) - (int64_t)(v * alpha);
+    }
+    return at < 0 ? 0 : at > in - kernel ? in - kernel : at;
 }
 
-static void pool_part(void *arg, int64_t begin, int64_t end, int worker)
+static inline span span_of(const pooling *s, int i, int64_t o, const double *u)
 {
-    const pooling *s = arg;
-    const lksi_view *x = &s->x, *y = &s->y, *p = &s->place;
-    int64_t sh = s->a->attr.pool.stride[0], sw = s->a->attr.pool.stride[1], ph = s->a->attr.pool.padding[0];
-    int64_t pw = s->a->attr.pool.padding[1], kh = s->a->attr.pool.kernel[0], kw = s->a->attr.pool.kernel[1];
-    int64_t height = x->shape[2], width = x->shape[3];
-    (void)worker;
-    for (int64_t u = begin; u < end; u++) { /* a row of results of one image: all channels, or one */
-        int64_t row = u % y->shape[2], rest = u / y->shape[2];
-        int64_t channels = s->channels_inner ? y->shape[1] : 1;
-        int64_t c0 = s->channels_inner ? 0 : rest % y->shape[1], n = s->channels_inner ? rest : rest / y->shape[1];
-        int64_t h0 = largest(row * sh - ph, 0), h1 = smallest(row * sh - ph + kh, height);
-        int64_t x_at = n * x->stride[0] + c0 * x->stride[1];
-        int64_t y_at = n * y->stride[0] + c0 * y->stride[1] + row * y->stride[2];
-        int64_t p_at = n * p->stride[0] + c0 * p->stride[1] + row * p->stride[2];
-        if (s->channels_inner && (x->dtype == LKS_F32 || x->dtype == LKS_BF16)) {
-            for (int64_t q = 0; q < y->shape[3]; q++) {
-                int64_t w0 = largest(q * sw - pw, 0), w1 = smallest(q * sw - pw + kw, width);
-                int32_t *place = (int32_t *)p->data + p_at + q * p->stride[3];
-                if (x->dtype == LKS_F32)
-                    window_f32((const float *)x->data + x_at, x->stride[2], x->stride[3], h0, h1, w0, w1, width,
-                               channels,
-                               (float *)y->data + y_at + q * y->stride[3], place);
-                else
-                    window_bf16((const uint16_t *)x->data + x_at, x->stride[2], x->stride[3], h0, h1, w0, w1, width,
-                                channels, (uint16_t *)y->data + y_at + q * y->stride[3], place);
-            }
-            continue;
-        }
-        if (x->dtype == LKS_F32) {
-            POOL_WINDOW(float, same_f32, nan_f32)
-        } else if (x->dtype == LKS_F64) {
-            POOL_WINDOW(double, same_f64, nan_f64)
-        } else if (x->dtype == LKS_BF16) {
-            POOL_WINDOW(uint16_t, lksi_bf16_to_f32, nan_bf16)
-        } else {
-            POOL_WINDOW(uint16_t, lksi_f16_to_f32, nan_f16)
-        }
+    int64_t in = s->in[i], begin, end;
+    if (s->how[i] == LKSI_POOL_WINDOW) {
+        begin = o * s->stride[i] - s->padding[i];
+        end = begin + (s->kernel[i] - 1) * s->dilation[i] + 1;
+        int64_t full = (end < in + s->padding[i] ? end : in + s->padding[i]) - begin;
+        if (begin < 0) begin += (-begin + s->dilation[i] - 1) / s->dilation[i] * s->dilation[i];
+        return (span){begin, end < in ? end : in, full};
+    }
+    if (s->how[i] == LKSI_POOL_ADAPTIVE) { /* o in / out without overflow */
+        int64_t out = s->out[i], whole = in / out, rest = in % out;
+        begin = o * whole + (int64_t)((__int128)o * rest / out);
+        end = (o + 1) * whole + (int64_t)(((__int128)(o + 1) * rest + out - 1) / out);
+    } else {
+        begin = fraction(s->x.dtype == LKS_F64, in, s->kernel[i], s->out[i], o, u[i]);
+        end = begin + s->kernel[i];
+    }
+    return (span){begin, end, end - begin};
+}
+
+static inline void samples_of(const pooling *s, int64_t n, int64_t c, double *u)
+{
+    const lksi_view *v = s->samples;
+    if (!v) return;
+    int64_t dims = v->shape[2];
+    for (int64_t k = 0; k < dims; k++) { /* two dims: the width comes first */
+        double x;
+        io_load_f64(&x, io_at(v->data, v->dtype, n * v->stride[0] + c * v->stride[1] + k * v->stride[2]), v->dtype, 1,
+                    1);
+        u[dims == 2 ? 2 - k : k] = x >= 0 && x < 1 ? x : 0;
     }
 }
 
-LKSI_KERNEL(max_pool2d)
+/* What a sum is divided by; dilation is 1 where means are taken. */
+static inline double count_of(const pooling *s, span d, span h, span w)
 {
-    pooling s = {.a = a, .x = a->in[0], .y = a->out[0], .place = a->out[1]};
-    s.channels_inner = s.x.stride[1] == 1 && s.y.stride[1] == 1 && s.place.stride[1] == 1 && s.x.shape[1] > 1;
-    int64_t rows = s.y.shape[0] * s.y.shape[2] * (s.channels_inner ? 1 : s.y.shape[1]);
-    int64_t cost = s.y.shape[3] * (s.channels_inner ? s.y.shape[1] : 1);
-    cost *= a->attr.pool.kernel[0] * a->attr.pool.kernel[1];
-    if (lksi_numel(&s.y) == 0) return LKS_OK;
-    lksi_parallel(cpu, rows, 1 + 32768 / (cost + 1), pool_part, &s);
+    if (s->a->attr.pool.how == LKSI_POOL_WINDOW) {
+        if (s->a->attr.pool.divisor) return (double)s->a->attr.pool.divisor;
+        if (s->a->attr.pool.include_pad) return (double)d.full * (double)h.full * (double)w.full;
+    }
+    return (double)(d.end - d.begin) * (double)(h.end - h.begin) * (double)(w.end - w.begin);
+}
+
+static inline int64_t place_at(const lksi_view *p, int64_t i)
+{
+    return p->dtype == LKS_I64 ? ((const int64_t *)p->data)[i] : (int64_t)((const int32_t *)p->data)[i];
+}
+
+static inline int is_nan_f32(float x) { return lksi_is_nan_f32(x); }
+static inline int is_nan_f64(double x) { return lksi_is_nan_f64(x); }
+
+#define REAL float
+#define REAL_DTYPE LKS_F32
+#define SUFFIX f32
+#include "cpu/pool_core.h"
+
+#define REAL double
+#define REAL_DTYPE LKS_F64
+#define SUFFIX f64
+#include "cpu/pool_core.h"
+
+/* x: the side with the larger planes, y: that of the results. */
+static pooling pooling_of(lksi_cpu *cpu, const lksi_args *a, const lksi_view *x, const lksi_view *y)
+{
+    pooling s = {.cpu = cpu, .a = a, .x = lift(x), .y = lift(y)};
+    for (int i = 0; i < 3; i++) {
+        int there = i >= 5 - x->ndim;
+        s.in[i] = s.x.shape[2 + i];
+        s.out[i] = s.y.shape[2 + i];
+        s.how[i] = there ? a->attr.pool.how : LKSI_POOL_WINDOW;
+        int plain = there && s.how[i] == LKSI_POOL_WINDOW;
+        s.kernel[i] = there ? a->attr.pool.kernel[i] : 1;
+        s.stride[i] = plain ? a->attr.pool.stride[i] : 1;
+        s.padding[i] = plain ? a->attr.pool.padding[i] : 0;
+        s.dilation[i] = plain ? a->attr.pool.dilation[i] : 1;
+    }
+    return s;
+}
+
+static lks_status memory_for(pooling *s, int64_t elements)
+{
+    s->bytes = elements * (s->x.dtype == LKS_F64 ? 8 : 4) + 64;
+    for (int w = 0; w < lksi_cpu_workers(s->cpu); w++)
+        if (!lksi_scratch(s->cpu, w, 0, s->bytes))
+            return lksi_kernel_why(s->a, LKS_ERR_MEMORY, "no memory for %lld bytes of scratch", (long long)s->bytes);
     return LKS_OK;
 }
 
-typedef struct spreading { lksi_cpu *cpu; lksi_view dy, place, dx; int64_t channels, plane, bytes; } spreading;
+static inline int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
-/* A plane of x, or all planes of an image whose channels are contiguous. Overlapping windows add in float32 (or 64). */
-static void spread_part(void *arg, int64_t begin, int64_t end, int worker)
+static lks_status pool(lksi_cpu *cpu, const lksi_args *a, int mean, const lksi_view *samples)
 {
-    const spreading *s = arg;
-    const lksi_view *dy = &s->dy, *p = &s->place, *dx = &s->dx;
-    int wide = dx->dtype == LKS_F64;
-    int64_t width = dx->shape[3], channels = s->channels, per = dx->shape[1] / channels;
-    for (int64_t u = begin; u < end; u++) {
-        int64_t n = u / per, c0 = u % per * channels;
-        void *sum = lksi_scratch(s->cpu, worker, 0, s->bytes);
-        memset(sum, 0, (size_t)s->bytes);
-        for (int64_t h = 0; h < dy->shape[2]; h++)
-            for (int64_t w = 0; w < dy->shape[3]; w++)
-                for (int64_t c = 0; c < channels; c++) {
-                    int64_t k = c0 + c;
-                    int64_t from = n * dy->stride[0] + k * dy->stride[1] + h * dy->stride[2] + w * dy->stride[3];
-                    int64_t place = n * p->stride[0] + k * p->stride[1] + h * p->stride[2] + w * p->stride[3];
-                    int64_t at = ((const int32_t *)p->data)[place];
-                    if (at < 0 || at >= s->plane) continue;
-                    if (dy->dtype == LKS_F64)
-                        ((double *)sum)[at * channels + c] += ((const double *)dy->data)[from];
-                    else
-                        ((float *)sum)[at * channels + c] +=
-                            dy->dtype == LKS_F32    ? ((const float *)dy->data)[from]
-                            : dy->dtype == LKS_BF16 ? lksi_bf16_to_f32(((const uint16_t *)dy->data)[from])
-                                                    : lksi_f16_to_f32(((const uint16_t *)dy->data)[from]);
-                }
-        for (int64_t h = 0; h < dx->shape[2]; h++)
-            for (int64_t w = 0; w < width; w++) {
-                void *to = io_at(dx->data, dx->dtype,
-                                 n * dx->stride[0] + c0 * dx->stride[1] + h * dx->stride[2] + w * dx->stride[3]);
-                int64_t at = (h * width + w) * channels;
-                int run = channels == 1 && dx->stride[3] == 1; /* a row of one plane at once */
-                int64_t count = run ? width : channels, step = run ? 1 : dx->stride[1];
-                if (wide) io_store_f64(to, (double *)sum + at, dx->dtype, step, count);
-                else io_store_f32(to, (float *)sum + at, dx->dtype, step, count);
-                if (run) break;
+    pooling s = pooling_of(cpu, a, &a->in[0], &a->out[0]);
+    s.mean = mean;
+    s.samples = samples;
+    s.place = mean ? s.y : lift(&a->out[1]);
+    if (lksi_numel(&s.y) == 0) return LKS_OK;
+    int inner = s.x.shape[1] > 1 && s.x.stride[1] == 1 && s.y.stride[1] == 1 && s.place.stride[1] == 1 && !samples;
+    s.channels = inner ? s.x.shape[1] : 1;
+    s.room = (larger(s.channels, larger(s.in[2], s.out[2])) + 15) / 16 * 16;
+    TRY(memory_for(&s, 4 * s.room)); /* buffer, row, best, places */
+    int64_t window = 1, units = s.y.shape[0] * (s.y.shape[1] / s.channels) * s.out[0] * s.out[1];
+    for (int i = 0; i < 3; i++)
+        window *= s.how[i] == LKSI_POOL_ADAPTIVE ? s.in[i] / s.out[i] + 1 : s.kernel[i];
+    int64_t cost = larger(1, s.out[2] * s.channels * window);
+    lksi_parallel(cpu, units, 1 + 32768 / cost, s.x.dtype == LKS_F64 ? pool_part_f64 : pool_part_f32, &s);
+    return LKS_OK;
+}
+
+LKSI_KERNEL(max_pool1d) { return pool(cpu, a, 0, NULL); }
+LKSI_KERNEL(max_pool2d) { return pool(cpu, a, 0, NULL); }
+LKSI_KERNEL(max_pool3d) { return pool(cpu, a, 0, NULL); }
+LKSI_KERNEL(adaptive_max_pool1d) { return pool(cpu, a, 0, NULL); }
+LKSI_KERNEL(adaptive_max_pool2d) { return pool(cpu, a, 0, NULL); }
+LKSI_KERNEL(adaptive_max_pool3d) { return pool(cpu, a, 0, NULL); }
+LKSI_KERNEL(fractional_max_pool2d) { return pool(cpu, a, 0, &a->in[1]); }
+LKSI_KERNEL(fractional_max_pool3d) { return pool(cpu, a, 0, &a->in[1]); }
+LKSI_KERNEL(avg_pool1d) { return pool(cpu, a, 1, NULL); }
+LKSI_KERNEL(avg_pool2d) { return pool(cpu, a, 1, NULL); }
+LKSI_KERNEL(avg_pool3d) { return pool(cpu, a, 1, NULL); }
+LKSI_KERNEL(adaptive_avg_pool1d) { return pool(cpu, a, 1, NULL); }
+LKSI_KERNEL(adaptive_avg_pool2d) { return pool(cpu, a, 1, NULL); }
+LKSI_KERNEL(adaptive_avg_pool3d) { return pool(cpu, a, 1, NULL); }
+
+/* From the results (in 0) back into planes (out 0). */
+static lks_status back(lksi_cpu *cpu, const lksi_args *a, int mean, int assign)
+{
+    pooling s = pooling_of(cpu, a, &a->out[0], &a->in[0]);
+    s.assign = assign;
+    if (lksi_numel(&s.x) == 0) return LKS_OK;
+    if (!mean) s.place = lift(&a->in[1]);
+    int64_t plane = s.in[0] * s.in[1] * s.in[2];
+    s.channels = s.x.shape[1] > 1 && s.x.stride[1] == 1 ? s.x.shape[1] : 1;
+    if (s.channels > CHANNELS) s.channels = CHANNELS;
+    s.room = larger(s.channels, s.out[2]);
+    TRY(memory_for(&s, plane * s.channels + s.room + (mean ? s.in[2] * s.channels : 0)));
+    int64_t units = s.x.shape[0] * ((s.x.shape[1] + s.channels - 1) / s.channels), grain = 1 + 16384 / s.bytes;
+    int dbl = s.x.dtype == LKS_F64;
+    if (mean) lksi_parallel(cpu, units, grain, dbl ? share_part_f64 : share_part_f32, &s);
+    else lksi_parallel(cpu, units, grain, dbl ? spread_part_f64 : spread_part_f32, &s);
+    return LKS_OK;
+}
+
+LKSI_KERNEL(max_pool_backward) { return back(cpu, a, 0, 0); }
+LKSI_KERNEL(avg_pool_backward) { return back(cpu, a, 1, 0); }
+
+/* --- by places --- */
+
+static int64_t offset_of(const lksi_view *v, int64_t i) /* of element i in row-major order of a lifted view */
+{
+    int64_t at = 0;
+    for (int d = 4; d >= 0; d--) {
+        at += i % v->shape[d] * v->stride[d];
+        i /= v->shape[d];
+    }
+    return at;
+}
+
+/* Later ones win where places coincide. */
+static lks_status unpool(lksi_cpu *cpu, const lksi_args *a)
+{
+    lksi_view p = lift(&a->in[1]);
+    int64_t plane = 1, n = lksi_numel(&p);
+    for (int d = 2; d < a->out[0].ndim; d++) plane *= a->out[0].shape[d];
+    for (int64_t i = 0; i < n; i++) {
+        int64_t at = place_at(&p, offset_of(&p, i));
+        if (at < 0 || at >= plane)
+            return lksi_kernel_why(a, LKS_ERR_ARGUMENT, "index %lld (element %lld) is not in a plane of %lld",
+                                   (long long)at, (long long)i, (long long)plane);
+    }
+    return back(cpu, a, 0, 1);
+}
+
+LKSI_KERNEL(max_unpool1d) { return unpool(cpu, a); }
+LKSI_KERNEL(max_unpool2d) { return unpool(cpu, a); }
+LKSI_KERNEL(max_unpool3d) { return unpool(cpu, a); }
+
+typedef struct gathering { lksi_view x, p, y; int64_t plane; } gathering;
+
+static void gather_part(void *arg, int64_t begin, int64_t end, int worker)
+{
+    const gathering *s = arg;
+    const lksi_view *x = &s->x, *p = &s->p, *y = &s->y;
+    int size = x->dtype == LKS_F64 ? 8 : x->dtype == LKS_F32 ? 4 : 2;
+    int64_t h = x->shape[3], w = x->shape[4];
+    (void)worker;
+    for (int64_t u = begin; u < end; u++) { /* rows of y */
+        int64_t row = offset_of(y, u * y->shape[4]), places = offset_of(p, u * y->shape[4]);
+        int64_t nc = u / y->shape[3] / y->shape[2];
+        int64_t base = nc / y->shape[1] * x->stride[0] + nc % y->shape[1] * x->stride[1];
+        for (int64_t q = 0; q < y->shape[4]; q++) {
+            int64_t at = place_at(p, places + q * p->stride[4]);
+            char *to = (char *)y->data + (row + q * y->stride[4]) * size;
+            if (at < 0 || at >= s->plane) {
+                memset(to, 0, (size_t)size);
+                continue;
             }
+            int64_t from = base + at / w / h * x->stride[2] + at / w % h * x->stride[3] + at % w * x->stride[4];
+            memcpy(to, (const char *)x->data + from * size, (size_t)size);
+        }
     }
 }
 
-LKSI_KERNEL(max_pool2d_backward)
+LKSI_KERNEL(max_pool_gather)
 {
-    spreading s = {.cpu = cpu, .dy = a->in[0], .place = a->in[1], .dx = a->out[0]};
-    if (lksi_numel(&s.dx) == 0) return LKS_OK;
-    s.plane = s.dx.shape[2] * s.dx.shape[3];
-    s.channels = s.dx.stride[1] == 1 ? s.dx.shape[1] : 1;
-    s.bytes = s.plane * s.channels * (s.dx.dtype == LKS_F64 ? 8 : 4);
-    for (int w = 0; w < lksi_cpu_workers(cpu); w++)
-        if (!lksi_scratch(cpu, w, 0, s.bytes))
-            return lksi_kernel_why(a, LKS_ERR_MEMORY, "no memory for a plane of %lld bytes", (long long)s.bytes);
-    lksi_parallel(cpu, s.dx.shape[0] * (s.dx.shape[1] / s.channels), 1 + 16384 / s.bytes, spread_part, &s);
+    gathering s = {.x = lift(&a->in[0]), .p = lift(&a->in[1]), .y = lift(&a->out[0])};
+    if (lksi_numel(&s.y) == 0) return LKS_OK;
+    s.plane = s.x.shape[2] * s.x.shape[3] * s.x.shape[4];
+    lksi_parallel(cpu, lksi_numel(&s.y) / s.y.shape[4], 1 + 8192 / s.y.shape[4], gather_part, &s);
     return LKS_OK;
 }

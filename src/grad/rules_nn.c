@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * rules_nn.c - gradients of products, convolution, norms, softmax, losses, indexing, attention. Where a sealed parameter is
+ * rules_nn.c - gradients of products, norms, softmax, losses, indexing, attention. Where a sealed parameter is
  * the target its gradient is written straight into its slot (lksi_back_slot), in the parameter's own dtype.
  */
 #include "grad/rules.h"
@@ -69,60 +69,6 @@ RULE(linear)
         if (lksi_call(b->ctx, "linear", LKSI_OP_sum, 1, &g, &attr, 1, &slot)) return lksi_rule_failed(b);
         b->grad[2] = slot;
     }
-    return LKS_OK;
-}
-
-/* --- convolution, pooling --- */
-
-static lks_tensor *conv_part(lksi_back *b, int op, lks_tensor *x, lks_tensor *y, int input, lks_tensor *into)
-{
-    lks_tensor *in[2] = {x, y};
-    lksi_attr attr = *b->attr;
-    lksi_meta m = lksi_back_meta(b, input);
-    for (int d = 0; d < 4; d++) attr.conv2d.size[d] = m.shape[d];
-    return lksi_call(b->ctx, "conv2d", op, 2, in, &attr, 1, &into) == LKS_OK ? into : NULL;
-}
-
-RULE(conv2d)
-{
-    lks_tensor *x = lksi_back_in(b, 0), *w = lksi_back_in(b, 1);
-    if (lksi_back_needs(b, 0)) GIVE(0, conv_part(b, LKSI_OP_conv2d_backward_input, b->g, w, 0, NULL));
-    if (lksi_back_needs(b, 1))
-        GIVE(1, conv_part(b, LKSI_OP_conv2d_backward_weight, b->g, x, 1, lksi_back_slot(b, 1)));
-    if (lksi_back_needs(b, 2)) {
-        lks_tensor *slot = lksi_back_slot(b, 2);
-        lksi_attr attr = {.reduce = {.mask = 1 | 4 | 8, .dtype = lksi_back_meta(b, 2).dtype}};
-        if (lksi_call(b->ctx, "conv2d", LKSI_OP_sum, 1, &b->g, &attr, 1, &slot)) return lksi_rule_failed(b);
-        b->grad[2] = slot;
-    }
-    return LKS_OK;
-}
-
-static lks_tensor *conv_again(lksi_back *b, lks_tensor *x, lks_tensor *w)
-{
-    lks_tensor *in[3] = {x, w, lks_none};
-    return lksi_call1(b->ctx, "conv2d", LKSI_OP_conv2d, 3, in, b->attr);
-}
-
-RULE(conv2d_backward_input) /* bilinear in (dy, weight) */
-{
-    lks_tensor *dy = lksi_back_in(b, 0), *w = lksi_back_in(b, 1);
-    GIVE(0, conv_again(b, b->g, w));
-    if (lksi_back_needs(b, 1)) GIVE(1, conv_part(b, LKSI_OP_conv2d_backward_weight, dy, b->g, 1, NULL));
-    return LKS_OK;
-}
-
-RULE(conv2d_backward_weight) /* bilinear in (dy, x) */
-{
-    lks_tensor *dy = lksi_back_in(b, 0), *x = lksi_back_in(b, 1);
-    GIVE(0, conv_again(b, x, b->g));
-    if (lksi_back_needs(b, 1)) GIVE(1, conv_part(b, LKSI_OP_conv2d_backward_input, dy, b->g, 1, NULL));
-    return LKS_OK;
-}
-
-RULE(max_pool2d)
-{
-    GIVE(0, lksi_rule2(b, LKSI_OP_max_pool2d_backward, b->g, lksi_back_out(b, 1)));
     return LKS_OK;
 }
 

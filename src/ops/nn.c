@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * nn.c - public functions of products, convolution, pooling, normalisation, softmax, losses, embedding, cat; and the table
- * as the API shows it.
+ * nn.c - public functions of products, normalisation, softmax, losses, embedding, cat; and the table as the API shows it.
  */
 #include "ops/ops.h"
 
@@ -22,34 +21,6 @@ lks_tensor *lks_linear(lks_tensor *x, lks_tensor *weight, lks_tensor *bias)
     lks_tensor *in[3] = {x, weight, bias};
     lks_context *ctx = lksi_ctx(3, in);
     return ctx ? lksi_call1(ctx, "lks_linear", LKSI_OP_linear, 3, in, NULL) : NULL;
-}
-
-lks_tensor *lks_conv2d(lks_tensor *x, lks_tensor *weight, lks_tensor *bias, const int64_t *stride,
-                       const int64_t *padding, const int64_t *dilation, int64_t groups)
-{
-    lks_tensor *in[3] = {x, weight, bias};
-    lks_context *ctx = lksi_ctx(3, in);
-    if (!ctx) return NULL;
-    lksi_attr attr = {.conv2d = {.stride = {1, 1}, .dilation = {1, 1}, .groups = groups}};
-    for (int i = 0; i < 2; i++) {
-        if (stride) attr.conv2d.stride[i] = stride[i];
-        if (padding) attr.conv2d.padding[i] = padding[i];
-        if (dilation) attr.conv2d.dilation[i] = dilation[i];
-    }
-    return lksi_call1(ctx, "lks_conv2d", LKSI_OP_conv2d, 3, in, &attr);
-}
-
-lks_tensor *lks_max_pool2d(lks_tensor *x, const int64_t *kernel, const int64_t *stride, const int64_t *padding)
-{
-    if (!x) return NULL;
-    lks_tensor *out[2] = {NULL, NULL};
-    lksi_attr attr = {.pool = {.kernel = {kernel[0], kernel[1]}}};
-    for (int i = 0; i < 2; i++) {
-        attr.pool.stride[i] = stride ? stride[i] : kernel[i];
-        attr.pool.padding[i] = padding ? padding[i] : 0;
-    }
-    for (int d = 0; d < 4 && d < x->v.ndim; d++) attr.pool.size[d] = x->v.shape[d];
-    return lksi_call(x->ctx, "lks_max_pool2d", LKSI_OP_max_pool2d, 1, &x, &attr, 2, out) == LKS_OK ? out[0] : NULL;
 }
 
 lks_tensor *lks_layer_norm(lks_tensor *x, int ndims, lks_tensor *weight, lks_tensor *bias, double eps)

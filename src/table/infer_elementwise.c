@@ -17,7 +17,7 @@ static void order_like_inputs(lksi_args *a)
 {
     lksi_view *y = &a->out[0];
     int last = 0;
-    if (y->ndim == 4) {
+    if (y->ndim == 4 || y->ndim == 5) {
         for (int i = 0; i < a->nin; i++) {
             if (!same_shape(&a->in[i], y)) continue;
             if (!lksi_is_channels_last(&a->in[i])) {

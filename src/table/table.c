@@ -81,11 +81,10 @@ int lksi_is_contiguous(const lksi_view *v)
 
 int lksi_is_channels_last(const lksi_view *v)
 {
-    if (v->ndim != 4) return 0;
-    static const int order[4] = {1, 3, 2, 0}; /* fastest first */
+    if (v->ndim != 4 && v->ndim != 5) return 0;
     int64_t want = 1;
-    for (int i = 0; i < 4; i++) {
-        int d = order[i];
+    for (int i = 0; i < v->ndim; i++) { /* fastest first: channels, last dim, ..., first spatial dim, images */
+        int d = i == 0 ? 1 : i == v->ndim - 1 ? 0 : v->ndim - i;
         if (v->shape[d] == 0) return 0;
         if (v->shape[d] != 1 && v->stride[d] != want) return 0;
         (void)__builtin_mul_overflow(want, v->shape[d], &want);
@@ -104,12 +103,13 @@ void lksi_contiguous_strides(lksi_view *v)
 
 void lksi_channels_last_strides(lksi_view *v)
 {
-    int64_t c = v->shape[1] > 0 ? v->shape[1] : 1, h = v->shape[2] > 0 ? v->shape[2] : 1,
-            w = v->shape[3] > 0 ? v->shape[3] : 1;
-    v->stride[0] = h * w * c;
+    int64_t s = v->shape[1] > 0 ? v->shape[1] : 1;
     v->stride[1] = 1;
-    v->stride[2] = w * c;
-    v->stride[3] = c;
+    for (int d = v->ndim - 1; d >= 2; d--) {
+        v->stride[d] = s;
+        if (v->shape[d] > 1 && __builtin_mul_overflow(s, v->shape[d], &s)) s = 1; /* empty */
+    }
+    v->stride[0] = s;
 }
 
 int lksi_broadcast(const lksi_view *a, const lksi_view *b, lksi_view *out)

@@ -18,6 +18,9 @@ typedef struct lksi_view {
     int64_t stride[LKS_MAX_DIMS]; /* in elements, >= 0 */
 } lksi_view;
 
+/* Where the windows of a pooling lie. */
+enum lksi_windows { LKSI_POOL_WINDOW, LKSI_POOL_ADAPTIVE, LKSI_POOL_FRACTIONAL };
+
 /* What an op is told besides its tensors. One member per family; rows name theirs in ops.def. */
 typedef union lksi_attr {
     struct { double scale, shift; } affine;
@@ -26,8 +29,13 @@ typedef union lksi_attr {
     struct { int32_t mask, keepdim, dtype; } reduce; /* bit d of mask: dim d is reduced */
     struct { int32_t dim, keepdim; } dim;
     struct { int32_t tanh_form; } gelu;
-    struct { int64_t stride[2], padding[2], dilation[2], groups, size[4]; } conv2d; /* size: shape of what backward makes */
-    struct { int64_t kernel[2], stride[2], padding[2], size[4]; } pool;             /* size: shape of x, for backward */
+    /* Windows over 1 to 3 dims: entry 2 is the last dim, dims that are not there have the neutral value. size: shape of
+     * what a backward row makes. */
+    struct { int64_t stride[3], padding[3], dilation[3], extra[3], groups, size[5]; } conv; /* extra: behind - before */
+    struct { /* adaptive and fractional: stride is the shape of the result */
+        int64_t kernel[3], stride[3], padding[3], dilation[3], size[5], divisor;
+        int32_t how, ceil, include_pad;
+    } pool;
     struct { int32_t ndims; double eps; } norm;
     struct { int32_t training; double momentum, eps; } batch_norm;
     struct { int64_t ignore_index; double smoothing; int32_t reduction; } loss;
