@@ -86,7 +86,7 @@ REF(gelu_tanh, 0.5 * x * (1 + tanh(tanh_inner(x))))
 REF(sqrt_backward, x == 0 ? 0 : x / (2 * z))
 REF(tanh_backward, x * (1 - z * z))
 REF(sigmoid_backward, x *z *(1 - z))
-REF(relu_backward, z > 0 ? x : 0)
+REF(relu_backward, z <= 0 ? 0 : x)
 REF(gelu_backward, x *(0.5 * erfc(-z / sqrt(2)) + z * exp(-z * z / 2) / sqrt(2 * M_PI)))
 REF(gelu_tanh_backward, x *(0.5 * (1 + tanh(tanh_inner(z))) + 0.5 * z / pow(cosh(tanh_inner(z)), 2) * sqrt(2 / M_PI) *
                                                                    (1 + 3 * 0.044715 * z * z)))

@@ -71,7 +71,7 @@ LKS_API lks_tensor *lks_log(lks_tensor *x);
 LKS_API lks_tensor *lks_sqrt(lks_tensor *x);
 LKS_API lks_tensor *lks_tanh(lks_tensor *x);
 LKS_API lks_tensor *lks_sigmoid(lks_tensor *x);
-/* max(x, 0); gradient at 0 is 0. NaN stays NaN. */
+/* max(x, 0); gradient at 0 is 0. NaN stays NaN and passes the gradient. */
 LKS_API lks_tensor *lks_relu(lks_tensor *x);
 /* x Phi(x) (Hendrycks & Gimpel, 2016); tanh_form: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))). */
 LKS_API lks_tensor *lks_gelu(lks_tensor *x, int tanh_form);

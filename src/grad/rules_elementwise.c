@@ -182,7 +182,7 @@ RULE(sigmoid_backward) /* dy y (1 - y) */
     return LKS_OK;
 }
 
-RULE(relu_backward) /* dy where y > 0 */
+RULE(relu_backward) /* dy unless y <= 0 */
 {
     GIVE(0, lksi_rule2(b, LKSI_OP_relu_backward, b->g, lksi_back_in(b, 1)));
     return LKS_OK;

@@ -39,21 +39,30 @@ NAMES = {torch.float32: "float32", torch.float64: "float64", torch.bfloat16: "bf
 DIGITS = {torch.float64: 53, torch.float32: 24, torch.float16: 11, torch.bfloat16: 8}
 LEAST = {torch.float64: -1074, torch.float32: -149, torch.float16: -24, torch.bfloat16: -133}
 
-# Autocast policy of the ops here that have one, as torch/amp documents it; the rest runs in the dtype of its inputs.
+# Autocast policy of the ops here that have one, as torch's table for either device has it; what is in no list runs in
+# the dtype of its inputs.
 POLICY = {
     "cuda": {
-        "lower": "matmul mm bmm addmm baddbmm linear conv1d conv2d conv3d",
-        "fp32": "pow exp expm1 log log1p rsqrt reciprocal softplus softmax log_softmax layer_norm group_norm norm prod "
-                "sum cumsum mse_loss l1_loss smooth_l1_loss nll_loss cross_entropy binary_cross_entropy_with_logits "
-                "cross_entropy_probabilities",
-        "promote": "scatter_add",
+        "lower": "matmul mm bmm addmm baddbmm addbmm addmv addr mv multi_dot chain_matmul linear conv1d conv2d conv3d "
+                 "conv_transpose1d conv_transpose2d conv_transpose3d prelu",
+        "fp32": "pow exp expm1 log log1p log2 log10 rsqrt reciprocal acos asin cosh sinh tan erfinv softplus softmax "
+                "log_softmax softmin layer_norm group_norm norm prod sum cumsum cumprod mse_loss l1_loss "
+                "smooth_l1_loss nll_loss cross_entropy cross_entropy_weighted binary_cross_entropy_with_logits kl_div "
+                "poisson_nll_loss "
+                "hinge_embedding_loss margin_ranking_loss soft_margin_loss multi_margin_loss multilabel_margin_loss "
+                "cosine_embedding_loss triplet_margin_loss cdist pdist dist cosine_similarity renorm normalize",
+        "promote": "addcdiv addcmul atan2 bilinear cross dot grid_sample index_put scatter_add tensordot",
         "error": "binary_cross_entropy",
     },
     "cpu": {
-        "lower": "matmul mm bmm addmm baddbmm linear conv1d conv2d conv3d scaled_dot_product_attention",
-        "fp32": "prod mse_loss l1_loss nll_loss cross_entropy binary_cross_entropy binary_cross_entropy_with_logits "
-                "cross_entropy_probabilities",
-        "promote": "cat stack",
+        "lower": "matmul mm bmm addmm baddbmm addbmm linear conv1d conv2d conv3d conv_tbc conv_transpose1d "
+                 "conv_transpose2d conv_transpose3d linalg_vecdot prelu scaled_dot_product_attention",
+        "fp32": "avg_pool3d adaptive_avg_pool3d max_pool3d adaptive_max_pool3d max_unpool2d max_unpool3d "
+                "fractional_max_pool2d fractional_max_pool3d prod mse_loss l1_loss huber_loss nll_loss cross_entropy "
+                "cross_entropy_weighted binary_cross_entropy binary_cross_entropy_with_logits kl_div poisson_nll_loss "
+                "hinge_embedding_loss margin_ranking_loss soft_margin_loss multi_margin_loss multilabel_margin_loss "
+                "cosine_embedding_loss triplet_margin_loss ctc_loss cdist trace grid_sampler inverse quantile",
+        "promote": "cat stack index_copy",
     },
 }
 
@@ -119,8 +128,9 @@ def flags(*shape, p=0.5):
 CASES = []
 
 
-def case(op, what, fn, inputs, autocast=True, **args):
-    CASES.append((op, what, fn, inputs, autocast, args))
+def case(op, what, fn, inputs, autocast=True, rule=None, **args):
+    """rule: the name whose autocast policy holds, if it is not the function's."""
+    CASES.append((op, what, fn, inputs, autocast, rule or op, args))
 
 
 def ints(x):
@@ -157,24 +167,77 @@ def elementwise_cases():
     wide_a, wide_b = real(3, 1, 5), away(4, 5)
     for name, fn in (("add", torch.add), ("sub", torch.sub), ("mul", torch.mul), ("div", torch.div)):
         case(name, "same", fn, [a, b])
-        case(name, "broadcast", fn, [wide_a, wide_b])
-        case(name, "scalar tensor", fn, [a, away()])
+        case(name, "broadcast", fn, [wide_a, wide_b], autocast=False)
+        case(name, "scalar tensor", fn, [real(20), away()])
     case("affine", "plain", lambda x, scale, shift: x * scale + shift, [a], scale=1.7, shift=-0.3)
     case("add_scalar", "plain", lambda x, v: x + v, [a], v=0.1)
     case("mul_scalar", "plain", lambda x, v: x * v, [a], v=-1.3)
     case("neg", "plain", torch.neg, [a])
-    case("exp", "spread", torch.exp, [spread(200, lo=-9, hi=9)])
-    case("log", "spread", torch.log, [positive(200, lo=0.01, hi=30)])
-    case("sqrt", "spread", torch.sqrt, [positive(200, lo=0.01, hi=30)])
-    case("tanh", "spread", torch.tanh, [spread(200, lo=-6, hi=6)])
-    case("sigmoid", "spread", torch.sigmoid, [spread(200, lo=-12, hi=12)])
-    case("relu", "signs", torch.relu, [real(200)])
+    case("exp", "spread", torch.exp, [spread(120, lo=-9, hi=9)])
+    case("log", "spread", torch.log, [positive(120, lo=0.01, hi=30)])
+    case("sqrt", "spread", torch.sqrt, [positive(120, lo=0.01, hi=30)])
+    case("tanh", "spread", torch.tanh, [spread(120, lo=-6, hi=6)])
+    case("sigmoid", "spread", torch.sigmoid, [spread(120, lo=-12, hi=12)])
+    case("relu", "signs", torch.relu, [real(120)])
     case("relu", "zeros", torch.relu, [given([0.0, -0.0, 1.0, -1.0, 3e-5])])
     case("gelu", "erf", lambda x, tanh_form: F.gelu(x, approximate="tanh" if tanh_form else "none"),
-         [spread(200, lo=-5, hi=5)], tanh_form=0)
+         [spread(120, lo=-5, hi=5)], tanh_form=0)
     case("gelu", "tanh", lambda x, tanh_form: F.gelu(x, approximate="tanh" if tanh_form else "none"),
-         [spread(200, lo=-5, hi=5)], tanh_form=1)
+         [spread(120, lo=-5, hi=5)], tanh_form=1)
     case("where", "broadcast", torch.where, [flags(3, 4), real(3, 4), real(4)])
+    # By domain: everywhere, above 0, within (-1, 1).
+    everywhere = {"expm1": torch.expm1, "sin": torch.sin, "cos": torch.cos, "tan": torch.tan, "sinh": torch.sinh,
+                  "cosh": torch.cosh, "erf": torch.erf, "abs": torch.abs, "sign": torch.sign, "silu": F.silu}
+    above = {"log2": torch.log2, "log10": torch.log10, "rsqrt": torch.rsqrt}
+    within = {"asin": torch.asin, "acos": torch.acos, "erfinv": torch.erfinv, "log1p": torch.log1p}
+    special = [0.0, -0.0, math.inf, -math.inf, math.nan, 1.0, -1.0, 2.0, 0.5, -0.5, 1e-30, -1e-30, 1e-40, 100.25]
+    for name, fn in everywhere.items():
+        case(name, "spread", fn, [spread(80, lo=-5, hi=5)])
+    for name, fn in above.items():
+        case(name, "spread", fn, [positive(80, lo=0.02, hi=20)])
+    for name, fn in within.items():
+        case(name, "spread", fn, [spread(80, lo=-0.98, hi=0.98)])
+    case("reciprocal", "spread", torch.reciprocal, [away(80, lo=0.05, hi=8)])
+    plain = {"exp": torch.exp, "log": torch.log, "sqrt": torch.sqrt, "tanh": torch.tanh, "sigmoid": torch.sigmoid,
+             "relu": torch.relu, "reciprocal": torch.reciprocal}
+    for name, fn in {**everywhere, **above, **within, **plain}.items():
+        case(name, "special", fn, [given(special)], autocast=False)
+    for name in ("sin", "cos", "tan"):
+        case(name, "large", everywhere[name], [given([1e3, -3e4, 1e5, 1.5e6, 1e8, -1e15, 1e30])], autocast=False)
+    one_number = {
+        "leaky_relu": (lambda x, slope: F.leaky_relu(x, slope), dict(slope=0.02)),
+        "elu": (lambda x, alpha: F.elu(x, alpha), dict(alpha=1.3)),
+        "softplus": (lambda x, beta, threshold: F.softplus(x, beta, threshold), dict(beta=1.5, threshold=6.0)),
+        "clamp": (lambda x, min, max: torch.clamp(x, min, max), dict(min=-1.0, max=1.5)),
+        "rpow": (lambda x, base: torch.pow(base, x), dict(base=1.7)),
+    }
+    for name, (fn, args) in one_number.items():
+        case(name, "spread", fn, [spread(80, lo=-5, hi=5)], rule={"rpow": "pow"}.get(name), **args)
+        case(name, "special", fn, [given(special)], autocast=False, **args)
+    case("rdiv", "plain", lambda x, v: v / x, [away(80, lo=0.1)], rule="reciprocal", v=2.3)
+    for exponent in (0.0, 0.5, 1.0, 2.0, 3.0, -1.0, 2.7):
+        case("pow_scalar", f"to the {exponent}", lambda x, exponent: torch.pow(x, exponent),
+             [positive(40, lo=0.1, hi=5)], autocast=exponent == 2.7, rule="pow", exponent=exponent)
+    case("pow_scalar", "negative", lambda x, exponent: torch.pow(x, exponent), [away(40, lo=0.1, hi=5)],
+         autocast=False, exponent=3.0)
+    case("pow_scalar", "special", lambda x, exponent: torch.pow(x, exponent), [given(special)], autocast=False,
+         exponent=2.0)
+    case("pow", "positive", torch.pow, [positive(8, 10), real(10)])
+    case("pow", "zero", torch.pow, [given([0.0, 0.0, 0.0, 2.0, -2.0]), given([0.0, 2.0, 0.5, 0.0, 3.0])],
+         autocast=False)
+    case("prelu", "channels", lambda x, w: F.prelu(x, w), [real(2, 5, 6), real(5)])
+    case("prelu", "one", lambda x, w: F.prelu(x, w), [real(20), real(1)], autocast=False)
+    pair = [given([1, 2, 2, -0.0, 0.0, math.nan, 5, math.inf, -3]),
+            given([2, 2, 1, 0.0, 0.0, 1, math.nan, math.inf, -4])]
+    for name, fn in (("maximum", torch.maximum), ("minimum", torch.minimum)):
+        case(name, "broadcast", fn, [real(4, 1, 6), real(5, 6)])
+        case(name, "ties", fn, pair, autocast=False)
+    case("atan2", "quadrants", torch.atan2, [real(60), real(60)])
+    for name in ("addcmul", "addcdiv"):
+        def fn(x, a, b, value, name=name):
+            return getattr(torch, name)(x, a, b, value=value)
+        case(name, "broadcast", fn, [real(6, 10), real(6, 10), away(10)], value=0.7)
+
     ties = [given([1, 2, 2, -0.0, 0.0, float("nan"), 5, float("inf")], needs=False),
             given([2, 2, 1, 0.0, -0.0, float("nan"), float("nan"), float("inf")], needs=False)]
     for name, fn in (("eq", torch.eq), ("ne", torch.ne), ("lt", torch.lt), ("le", torch.le), ("gt", torch.gt),
@@ -183,12 +246,12 @@ def elementwise_cases():
 
 
 def reduction_cases():
-    x = real(6, 5, 8)
+    x = real(4, 5, 6)
     for name in ("sum", "mean"):
         def fn(x, dims, keepdim, name=name):
             return getattr(torch, name)(x, dims, keepdim=bool(keepdim)) if dims else getattr(torch, name)(x)
         case(name, "all", fn, [x], dims=[], keepdim=0)
-        case(name, "inner", fn, [real(5, 100)], dims=[-1], keepdim=1)
+        case(name, "inner", fn, [real(3, 100)], autocast=False, dims=[-1], keepdim=1)
         case(name, "outer", fn, [x], dims=[0, 2], keepdim=0)
     case("max", "middle", lambda x, dim, keepdim: torch.max(x, dim, bool(keepdim)), [apart(4, 7, 3)], dim=1, keepdim=1)
     case("max", "ties", lambda x, dim, keepdim: torch.max(x, dim, bool(keepdim)),
@@ -205,6 +268,25 @@ def product_cases():
     case("matmul", "batch", torch.matmul, [real(2, 1, 5, 8), real(3, 8, 4)])
     case("linear", "bias", F.linear, [real(2, 5, 40), real(7, 40, scale=0.2), real(7)])
     case("linear", "none", F.linear, [real(9, 30), real(6, 30, scale=0.2)])
+    for name, fn in (("mm", torch.mm), ("mv", torch.mv), ("dot", torch.dot), ("outer", torch.outer)):
+        shapes = {"mm": ((7, 20), (20, 5)), "mv": ((9, 20), (20,)), "dot": ((60,), (60,)), "outer": ((9,), (7,))}[name]
+        case(name, "plain", fn, [real(*shapes[0]), real(*shapes[1])])
+    case("bmm", "plain", torch.bmm, [real(3, 5, 9), real(3, 9, 4)])
+    for name, c, a, b in (("addmm", (5, 4), (5, 12), (12, 4)), ("baddbmm", (2, 5, 4), (2, 5, 9), (2, 9, 4)),
+                          ("addbmm", (5, 4), (3, 5, 6), (3, 6, 4)), ("addmv", (6,), (6, 12), (12,)),
+                          ("addr", (6, 5), (6,), (5,))):
+        def fn(c, a, b, beta, alpha, name=name):
+            return getattr(torch, name)(c, a, b, beta=beta, alpha=alpha)
+        case(name, "scaled", fn, [real(*c), real(*a), real(*b)], beta=0.5, alpha=1.25)
+        case(name, "broadcast", fn, [real(c[-1]), real(*a), real(*b)], autocast=False, beta=1.0, alpha=1.0)
+    case("linalg_vecdot", "middle", lambda a, b, dim: torch.linalg.vecdot(a, b, dim=dim), [real(3, 9, 4), real(9, 4)],
+         dim=1)
+    case("bilinear", "bias", F.bilinear, [real(6, 5), real(6, 4), real(3, 5, 4, scale=0.3), real(3)])
+    case("multi_dot", "vector", lambda *x: torch.linalg.multi_dot(x),
+         [real(6), real(6, 9), real(9, 3), real(3, 7)], rule="multi_dot")
+    case("chain_matmul", "three", lambda *x: torch.linalg.multi_dot(x), [real(6, 9), real(9, 3), real(3, 7)])
+    case("tensordot", "pairs", lambda a, b, dims_a, dims_b: torch.tensordot(a, b, (dims_a, dims_b)),
+         [real(3, 4, 5), real(5, 2, 4)], dims_a=[1, 2], dims_b=[2, 0])
 
 
 def convolution_cases():
@@ -213,22 +295,77 @@ def convolution_cases():
     case("conv2d", "3x3", conv, [real(2, 4, 7, 6), real(6, 4, 3, 3, scale=0.2), real(6)], stride=[1, 1], padding=[1, 1],
          dilation=[1, 1], groups=1)
     case("conv2d", "groups", conv, [real(2, 4, 9, 7), real(6, 2, 3, 2, scale=0.3), real(6)], stride=[2, 1],
-         padding=[1, 2], dilation=[1, 2], groups=2)
+         autocast=False, padding=[1, 2], dilation=[1, 2], groups=2)
     case("conv2d", "pointwise", conv, [real(2, 12, 4, 4), real(5, 12, 1, 1, scale=0.3)], stride=[1, 1], padding=[0, 0],
          dilation=[1, 1], groups=1)
     case("conv2d", "depthwise", conv, [real(1, 6, 8, 8), real(6, 1, 3, 3, scale=0.3), real(6)], stride=[1, 1],
-         padding=[1, 1], dilation=[1, 1], groups=6)
+         autocast=False, padding=[1, 1], dilation=[1, 1], groups=6)
     case("max_pool2d", "overlap", lambda x, kernel, stride, padding: F.max_pool2d(x, kernel, stride, padding),
          [apart(2, 2, 7, 8)], kernel=[3, 2], stride=[2, 1], padding=[1, 0])
+    x = {1: (2, 4, 9), 2: (2, 3, 6, 5), 3: (1, 3, 4, 5, 4)}
+    for n in (1, 3):
+        def conv_n(x, w, b, stride, padding, dilation, groups, n=n):
+            return getattr(F, f"conv{n}d")(x, w, b, stride, padding, dilation, groups)
+        case(f"conv{n}d", "plain", conv_n, [real(*x[n]), real(4, x[n][1], *[3, 2, 2][:n], scale=0.3), real(4)],
+             stride=[2, 1, 1][:n], padding=[1] * n, dilation=[1, 1, 2][-n:], groups=1)
+    case("conv1d", "groups", lambda x, w, stride, padding, dilation, groups:
+         F.conv1d(x, w, None, stride, padding, dilation, groups), [real(2, 4, 9), real(6, 2, 3, scale=0.3)],
+         autocast=False, stride=[1], padding=[2], dilation=[2], groups=2)
+    for n in (1, 2, 3):
+        def transposed(x, w, b, stride, padding, output_padding, groups, dilation, n=n):
+            return getattr(F, f"conv_transpose{n}d")(x, w, b, stride, padding, output_padding, groups, dilation)
+        shape = {1: (2, 4, 6), 2: (2, 4, 4, 3), 3: (1, 2, 3, 3, 2)}[n]
+        groups = 2 if n < 3 else 1
+        case(f"conv_transpose{n}d", "plain", transposed,
+             [real(*shape), real(shape[1], 3, *[3, 2, 2][:n], scale=0.3), real(3 * groups)], stride=[2, 1, 2][:n],
+             padding=[1, 0, 1][:n], output_padding=[1, 0, 0][:n], groups=groups, dilation=[1, 2, 1][:n])
+    case("conv_tbc", "plain", lambda x, w, b, padding: torch.conv_tbc(x, w, b, padding),
+         [real(7, 2, 4), real(3, 4, 5, scale=0.3), real(5)], padding=1)
+    planes = {1: (2, 2, 9), 2: (2, 2, 6, 7), 3: (1, 2, 4, 5, 5)}
+    for n in (1, 2, 3):
+        def max_pool(x, kernel, stride, padding, dilation, ceil_mode, n=n):
+            return getattr(F, f"max_pool{n}d")(x, kernel, stride, padding, dilation, bool(ceil_mode), True)
+
+        def avg_pool(x, kernel, stride, padding, ceil_mode, count_include_pad, n=n):
+            return getattr(F, f"avg_pool{n}d")(x, kernel, stride, padding, bool(ceil_mode), bool(count_include_pad))
+
+        def adaptive_max(x, size, n=n):
+            return getattr(F, f"adaptive_max_pool{n}d")(x, size, True)
+
+        def unpool(x, i, size, n=n):
+            return getattr(F, f"max_unpool{n}d")(x, i, 2, 2, 0, [*x.shape[:2], *size])
+        plane, what = planes[n], f"{n} dims"
+        case("max_pool", what, max_pool, [apart(*plane)], rule=f"max_pool{n}d", kernel=[3, 2, 2][:n],
+             stride=[2, 1, 2][:n], padding=[1, 1, 0][:n], dilation=[1, 2, 1][:n], ceil_mode=n % 2)
+        case("avg_pool", what, avg_pool, [real(*plane)], rule=f"avg_pool{n}d", kernel=[3, 2, 2][:n],
+             stride=[2, 1, 2][:n], padding=[1, 1, 0][:n], ceil_mode=n % 2, count_include_pad=n // 2)
+        case("adaptive_avg_pool", what, lambda x, size, n=n: getattr(F, f"adaptive_avg_pool{n}d")(x, size),
+             [real(*plane)], rule=f"adaptive_avg_pool{n}d", size=[4, 3, 2][:n])
+        case("adaptive_max_pool", what, adaptive_max, [apart(*plane)], rule=f"adaptive_max_pool{n}d",
+             size=[4, 3, 2][:n])
+        r = np.random.default_rng(n)
+        size = [8, 6, 5][:n]
+        places = np.stack([r.permutation(int(np.prod(size)))[: 4 * 3 ** (n - 1)] for _ in range(4)])
+        small = (2, 2, 4, 3, 3)[: n + 2]
+        case("max_unpool", what, unpool, [real(*small), given(places.reshape(small), dtype=np.int64)],
+             rule=f"max_unpool{n}d", size=size)
+    for n in (2, 3):
+        def fractional(x, samples, kernel, size, n=n):
+            return getattr(F, f"fractional_max_pool{n}d")(x, kernel, size, _random_samples=samples,
+                                                          return_indices=True)
+        r = np.random.default_rng(n)
+        case("fractional_max_pool", f"{n} dims", fractional,
+             [apart(*planes[n]), given(rounded(r.uniform(size=(*planes[n][:2], n))), needs=False)],
+             rule=f"fractional_max_pool{n}d", kernel=[2] * n, size=[2, 3, 3][:n])
 
 
 def norm_cases():
     case("layer_norm", "rows", lambda x, w, b, ndims, eps: F.layer_norm(x, x.shape[-ndims:], w, b, eps),
          [real(9, 32), real(32, wide=True), real(32, wide=True)], ndims=1, eps=1e-5)
     case("layer_norm", "two dims", lambda x, w, b, ndims, eps: F.layer_norm(x, x.shape[-ndims:], w, b, eps),
-         [real(3, 4, 10), real(4, 10, wide=True), real(4, 10, wide=True)], ndims=2, eps=1e-3)
-    case("layer_norm", "bare", lambda x, ndims, eps: F.layer_norm(x, x.shape[-ndims:], None, None, eps), [real(5, 40)],
-         ndims=1, eps=1e-5)
+         [real(3, 4, 10), real(4, 10, wide=True), real(4, 10, wide=True)], autocast=False, ndims=2, eps=1e-3)
+    case("layer_norm", "bare", lambda x, ndims, eps: F.layer_norm(x, x.shape[-ndims:], None, None, eps), [real(5, 20)],
+         autocast=False, ndims=1, eps=1e-5)
 
     def batch_norm(x, w, b, mean, var, training, momentum, eps):
         mean, var = mean.clone(), var.clone()
@@ -243,7 +380,7 @@ def norm_cases():
 def softmax_cases():
     for name, fn in (("softmax", torch.softmax), ("log_softmax", torch.log_softmax)):
         case(name, "last", lambda x, dim, fn=fn: fn(x, dim), [real(6, 40, scale=2)], dim=-1)
-        case(name, "middle", lambda x, dim, fn=fn: fn(x, dim), [real(3, 9, 4, scale=2)], dim=1)
+        case(name, "middle", lambda x, dim, fn=fn: fn(x, dim), [real(3, 9, 4, scale=2)], autocast=False, dim=1)
 
 
 def loss_cases():
@@ -259,6 +396,87 @@ def loss_cases():
          reduction=0)
     case("cross_entropy", "sum", ce, [real(3, 10, 4, scale=2), index(3, 4, below=10)], ignore=2, smoothing=0.2,
          reduction=2)
+    x, reduced = real(6, 9), dict(reduction=1)
+    weight = positive(9, lo=0.5, hi=2, needs=False)
+    shares = np.random.default_rng(1).dirichlet(np.ones(9), 6)
+
+    def weighted(x, t, w, ignore, smoothing, reduction):
+        return F.cross_entropy(x, t, w, ignore_index=ignore, label_smoothing=smoothing,
+                               reduction=reductions[reduction])
+    case("cross_entropy_weighted", "classes", weighted, [x, index(6, below=9), weight], ignore=2, smoothing=0.1,
+         reduction=1)
+    case("cross_entropy_weighted", "probabilities", weighted, [x, given(rounded(shares)), weight], ignore=-100,
+         smoothing=0.2, reduction=1)
+    if False: case("cross_entropy", "probabilities", ce, [x, given(rounded(shares))], ignore=-100, smoothing=0.0, reduction=0)
+
+    def nll(x, t, *w, ignore, reduction):
+        return F.nll_loss(x, t, w[0] if w else None, ignore_index=ignore, reduction=reductions[reduction])
+    case("nll_loss", "weighted", nll, [x, index(6, below=9), weight], ignore=1, reduction=1)
+    case("nll_loss", "images", nll, [real(2, 5, 3, 2), index(2, 3, 2, below=5)], ignore=-100, reduction=0)
+
+    t = real(6, 9)
+    chance = positive(6, 9, lo=0.02, hi=0.98)
+    sign = given(np.random.default_rng(7).choice([-1, 1], (6, 9)), needs=False)
+    simple = {
+        "mse_loss": (F.mse_loss, [x, t], {}), "l1_loss": (F.l1_loss, [x, t], {}),
+        "smooth_l1_loss": (lambda x, t, beta, reduction: F.smooth_l1_loss(x, t, reduction=reduction, beta=beta), [x, t],
+                           dict(beta=0.7)),
+        "huber_loss": (lambda x, t, delta, reduction: F.huber_loss(x, t, reduction=reduction, delta=delta), [x, t],
+                       dict(delta=0.8)),
+        "soft_margin_loss": (F.soft_margin_loss, [x, sign], {}),
+        "hinge_embedding_loss": (F.hinge_embedding_loss, [x, sign], dict(margin=0.75)),
+        "poisson_nll_loss": (lambda x, t, log_input, full, eps, reduction:
+                             F.poisson_nll_loss(x, t, bool(log_input), bool(full), eps=eps, reduction=reduction),
+                             [x, positive(6, 9, lo=0.2, hi=5, needs=False)], dict(log_input=1, full=1, eps=1e-8)),
+        "kl_div": (lambda x, t, log_target, reduction:
+                   F.kl_div(x, t, reduction=reduction, log_target=bool(log_target)),
+                   [spread(6, 9, lo=-4, hi=-0.25), positive(6, 9, lo=0.05, hi=0.9)], dict(log_target=0)),
+        "margin_ranking_loss": (F.margin_ranking_loss, [x, t, sign], dict(margin=0.25)),
+        "binary_cross_entropy": (lambda x, t, w, reduction: F.binary_cross_entropy(x, t, w, reduction=reduction),
+                                 [chance, positive(6, 9, lo=0.02, hi=0.98),
+                                  positive(6, 9, lo=0.5, hi=2, needs=False)], {}),
+        "binary_cross_entropy_with_logits":
+            (lambda x, t, w, p, reduction:
+             F.binary_cross_entropy_with_logits(x, t, w, reduction=reduction, pos_weight=p),
+             [real(6, 9, scale=3), positive(6, 9, lo=0.02, hi=0.98), positive(6, 9, lo=0.5, hi=2, needs=False),
+              positive(9, lo=0.5, hi=2, needs=False)], {}),
+    }
+    for name, (f, inputs, args) in simple.items():
+        def fn(*x, reduction, f=f, **args):
+            return f(*x, reduction=(reductions + ["batchmean"])[reduction], **args)
+        case(name, "mean", fn, inputs, **args, reduction=1)
+        case(name, "none", fn, inputs, autocast=False, **args, reduction=0)
+    case("kl_div", "logarithms", lambda x, t, log_target, reduction:
+         F.kl_div(x, t, reduction="batchmean", log_target=True),
+         [spread(6, 9, lo=-4, hi=-0.25), spread(6, 9, lo=-4, hi=-0.25)], autocast=False, log_target=1, reduction=3)
+    case("poisson_nll_loss", "plain", lambda x, t, log_input, full, eps, reduction:
+         F.poisson_nll_loss(x, t, False, False, eps=eps, reduction="sum"), [positive(6, 9), positive(6, 9)],
+         autocast=False, log_input=0, full=0, eps=1e-6, reduction=2)
+    case("smooth_l1_loss", "beta 0", lambda x, t, beta, reduction: F.smooth_l1_loss(x, t, beta=beta), [x, t],
+         autocast=False, beta=0.0, reduction=1)
+    case("multi_margin_loss", "weighted", lambda x, t, w, p, margin, reduction:
+         F.multi_margin_loss(x, t, p, margin, w, reduction=reductions[reduction]), [x, index(6, below=9), weight], p=2,
+         margin=0.75, **reduced)
+    lists = np.full((4, 7), -1)
+    for i in range(4):
+        lists[i, : i + 1] = np.random.default_rng(i).permutation(7)[: i + 1]
+    case("multilabel_margin_loss", "lists", lambda x, t, reduction:
+         F.multilabel_margin_loss(x, t, reduction=reductions[reduction]), [real(4, 7), given(lists, dtype=np.int64)],
+         **reduced)
+    signs = given(np.array([1.0, -1, 1, -1, -1, 1]), needs=False)
+    case("cosine_embedding_loss", "both signs", lambda a, b, t, margin, reduction:
+         F.cosine_embedding_loss(a, b, t, margin, reduction=reductions[reduction]), [x, t, signs], margin=-0.5,
+         **reduced)
+    case("triplet_margin_loss", "swap", lambda a, p, n, margin, norm, eps, swap, reduction:
+         F.triplet_margin_loss(a, p, n, margin, norm, eps, bool(swap), reduction=reductions[reduction]),
+         [x, t, real(6, 9)], margin=1.5, norm=2.0, eps=1e-6, swap=1, **reduced)
+
+    def ctc(x, t, n, m, blank, zero_infinity, reduction):
+        return F.ctc_loss(F.log_softmax(x, 2), t, n, m, blank, reductions[reduction], bool(zero_infinity))
+    case("ctc_loss", "of log_softmax", ctc,
+         [real(8, 3, 5), given(np.array([[1, 2, 2], [3, 1, 4], [4, 4, 4]]), dtype=np.int64),
+          given(np.array([8, 7, 5]), dtype=np.int64), given(np.array([3, 2, 1]), dtype=np.int64)], autocast=False,
+         blank=0, zero_infinity=0, **reduced)
 
 
 def index_cases():
@@ -272,10 +490,10 @@ def attention_cases():
                                               scale=scale or None)
 
     def qkv(t=7, s=7):
-        return [real(2, 2, t, 8), real(2, 2, s, 8), real(2, 2, s, 8)]
-    case("scaled_dot_product_attention", "plain", sdpa, qkv(5, 9), causal=0, scale=0.0)
+        return [real(1, 2, t, 8), real(1, 2, s, 8), real(1, 2, s, 6)]
+    case("scaled_dot_product_attention", "plain", sdpa, qkv(5, 9), autocast=False, causal=0, scale=0.0)
     case("scaled_dot_product_attention", "causal", sdpa, qkv(), causal=1, scale=0.0)
-    case("scaled_dot_product_attention", "scaled", sdpa, qkv(), causal=0, scale=0.5)
+    case("scaled_dot_product_attention", "scaled", sdpa, qkv(), autocast=False, causal=0, scale=0.5)
     case("scaled_dot_product_attention", "additive mask", sdpa, qkv() + [real(7, 7, needs=False)], causal=0, scale=0.0)
 
 
@@ -447,7 +665,7 @@ def make_ops():
         more()
     why = []
     with open_file("ops.h5") as f:
-        for op, what, fn, inputs, autocast, args in CASES:
+        for op, what, fn, inputs, autocast, rule, args in CASES:
             r = np.random.default_rng(zlib.crc32(f"{op}/{what}".encode()))
             tensors = [torch.from_numpy(np.array(i.make(r))) for i in inputs]
             needs = [i.needs and is_float(t) for i, t in zip(inputs, tensors)]
@@ -470,8 +688,8 @@ def make_ops():
             if not autocast:
                 continue
             for short in SHORT:
-                v = {t: variant(op, t, short, fn, args, tensors, inputs, dys, why) for t in ("cpu", "cuda")}
-                alike = v["cpu"] and v["cuda"] and policy(op, "cpu") == policy(op, "cuda")
+                v = {t: variant(rule, t, short, fn, args, tensors, inputs, dys, why) for t in ("cpu", "cuda")}
+                alike = v["cpu"] and v["cuda"] and policy(rule, "cpu") == policy(rule, "cuda")
                 for name, x in ([(short, v["cpu"])] if alike else [(f"{short}.{t}", v[t]) for t in v if v[t]]):
                     data = x.pop("data")
                     if "float32" not in x["unit"]:
@@ -494,6 +712,14 @@ OPTIMIZERS = {
     "adam decay": (torch.optim.Adam, dict(lr=0.003, betas=(0.8, 0.95), eps=1e-6, weight_decay=0.1)),
     "adamw plain": (torch.optim.AdamW, dict(lr=0.01)),
     "adamw decay": (torch.optim.AdamW, dict(lr=0.002, betas=(0.85, 0.98), eps=1e-7, weight_decay=0.2)),
+    "sgd norm clipped": (torch.optim.SGD, dict(lr=0.1, momentum=0.9), dict(clip_norm=1.5)),
+    "adamw norm clipped": (torch.optim.AdamW, dict(lr=0.01), dict(clip_norm=0.1)),
+    "sgd value clipped": (torch.optim.SGD, dict(lr=0.1), dict(clip_value=0.25)),
+    "sgd groups": (torch.optim.SGD, dict(lr=0.02, momentum=0.5), dict(first_lr=0.2)),
+    "adamw groups": (torch.optim.AdamW, dict(lr=0.002, weight_decay=0.1), dict(first_lr=0.03)),
+    "sgd absent": (torch.optim.SGD, dict(lr=0.1, momentum=0.9, weight_decay=0.01), dict(absent=1)),
+    "adam absent": (torch.optim.Adam, dict(lr=0.01), dict(absent=1)),
+    "adamw absent": (torch.optim.AdamW, dict(lr=0.01, weight_decay=0.1), dict(absent=1)),
 }
 STEPS = 20
 
@@ -511,16 +737,25 @@ def make_optimizers(f):
     put(group, "start", np.concatenate([s.ravel() for s in start]).astype(np.float32))
     put(group, "grads", grads)
     note(group, sizes=" ".join(str(s) for s in sizes))
-    for name, (kind, options) in OPTIMIZERS.items():
+    for name, (kind, options, *more) in OPTIMIZERS.items():
+        # clip_norm, clip_value; first_lr: of parameter 0; absent: parameter 1 has no gradient at steps 1, 4, 7, ...
+        more = more[0] if more else {}
         g = group.create_group(name)
-        note(g, args=text({k: [*v] if isinstance(v, tuple) else float(v) for k, v in options.items()}))
+        note(g, args=text({k: [*v] if isinstance(v, tuple) else float(v) for k, v in {**options, **more}.items()}))
         for dtype in (torch.float64, torch.float32):
             ps = [torch.from_numpy(s.copy()).to(dtype).requires_grad_() for s in start]
-            opt = kind(ps, foreach=False, **options)
+            groups = [dict(params=ps[:1], lr=more["first_lr"]), dict(params=ps[1:])] if "first_lr" in more else ps
+            opt = kind(groups, foreach=False, **options)
             track = []
             for step in range(STEPS):
                 for p, piece in zip(ps, np.split(grads[step], np.cumsum(sizes)[:-1])):
                     p.grad = torch.from_numpy(piece.reshape(tuple(p.shape)).copy()).to(dtype)
+                if more.get("absent") and step % 3 == 1:
+                    ps[1].grad = None
+                if "clip_norm" in more:
+                    torch.nn.utils.clip_grad_norm_(ps, more["clip_norm"])
+                if "clip_value" in more:
+                    torch.nn.utils.clip_grad_value_(ps, more["clip_value"])
                 opt.step()
                 track.append(np.concatenate([p.detach().numpy().ravel() for p in ps]))
             put(g, "f64" if dtype == torch.float64 else "f32", np.stack(track))
@@ -765,7 +1000,6 @@ def make_scaler():
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    torch.use_deterministic_algorithms(True)
     parts = {"ops": make_ops, "train": make_train, "scaler": make_scaler}
     for part in sys.argv[1:] or list(parts):
         if part not in parts:
