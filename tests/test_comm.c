@@ -275,7 +275,7 @@ static void guest(MPI_Comm comm)
         MPI_Comm_free(&sub);
     }
     for (int i = 0; i < 4; i++) MPI_Send(&word, 1, MPI_INT, (me + 1) % n, 100 + i, comm);
-    MPI_Waitall(4, any, MPI_STATUSES_IGNORE);
+    for (int i = 0; i < 4; i++) MPI_Wait(&any[i], MPI_STATUS_IGNORE);
     MPI_Wait(&barrier, MPI_STATUS_IGNORE);
     for (int i = 0; i < 4; i++) good &= got[i] == 17;
     ok(good, "B100: no message of the host is taken, a rank outside need not take part");

@@ -72,6 +72,9 @@ LKS_API int lks_threads(const lks_context *ctx);
 LKS_API lks_status lks_error_code(const lks_context *ctx);
 LKS_API const char *lks_error(const lks_context *ctx);
 LKS_API void lks_error_clear(lks_context *ctx);
+/* Records an error as the library does (the first is kept) and returns code: for bindings, hooks and functions of the
+ * program. where: the call it happened in; text: what happened and what to do. Local. */
+LKS_API lks_status lks_error_raise(lks_context *ctx, lks_status code, const char *where, const char *text);
 
 /* Opens a scope: tensors made from now on belong to it. Ends the innermost one and releases its share of its tensors;
  * tensors kept (lks_keep), referred to by a living graph or view, live on. Scopes nest. Without a scope tensors belong

@@ -211,13 +211,13 @@ static void move_full_tile_4(char *y_, int64_t to, const char *x_, int64_t from)
         for (int j = 0; j < TILE; j += 4) {
             quad a = *(quad *)(void *)&t[j][i], b = *(quad *)(void *)&t[j + 1][i];
             quad c = *(quad *)(void *)&t[j + 2][i], d = *(quad *)(void *)&t[j + 3][i];
-            quad ac0 = __builtin_shuffle(a, c, (quad){0, 4, 1, 5}), ac1 = __builtin_shuffle(a, c, (quad){2, 6, 3, 7});
-            quad bd0 = __builtin_shuffle(b, d, (quad){0, 4, 1, 5}), bd1 = __builtin_shuffle(b, d, (quad){2, 6, 3, 7});
+            quad ac0 = __builtin_shufflevector(a, c, 0, 4, 1, 5), ac1 = __builtin_shufflevector(a, c, 2, 6, 3, 7);
+            quad bd0 = __builtin_shufflevector(b, d, 0, 4, 1, 5), bd1 = __builtin_shufflevector(b, d, 2, 6, 3, 7);
             uint32_t *r = y + i * to + j;
-            *(quad *)(void *)r = __builtin_shuffle(ac0, bd0, (quad){0, 4, 1, 5});
-            *(quad *)(void *)(r + to) = __builtin_shuffle(ac0, bd0, (quad){2, 6, 3, 7});
-            *(quad *)(void *)(r + 2 * to) = __builtin_shuffle(ac1, bd1, (quad){0, 4, 1, 5});
-            *(quad *)(void *)(r + 3 * to) = __builtin_shuffle(ac1, bd1, (quad){2, 6, 3, 7});
+            *(quad *)(void *)r = __builtin_shufflevector(ac0, bd0, 0, 4, 1, 5);
+            *(quad *)(void *)(r + to) = __builtin_shufflevector(ac0, bd0, 2, 6, 3, 7);
+            *(quad *)(void *)(r + 2 * to) = __builtin_shufflevector(ac1, bd1, 0, 4, 1, 5);
+            *(quad *)(void *)(r + 3 * to) = __builtin_shufflevector(ac1, bd1, 2, 6, 3, 7);
         }
 }
 

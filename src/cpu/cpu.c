@@ -64,6 +64,15 @@ void lksi_cpu_memory_free(void *p, int64_t bytes)
 /* The instruction sets compiled in, best first. */
 struct isa { const char *name; const lksi_cpu_kernel *table; int usable; };
 
+#if defined HAVE_ISA_AVX512 || defined HAVE_ISA_AVX2
+/* Not every compiler's __builtin_cpu_supports knows f16c. */
+static int has_f16c(void)
+{
+    unsigned a, b, c, d;
+    return __get_cpuid(1, &a, &b, &c, &d) && (c >> 29 & 1);
+}
+#endif
+
 static int list_isas(struct isa *isa)
 {
     int n = 0;
@@ -71,12 +80,12 @@ static int list_isas(struct isa *isa)
     isa[n++] = (struct isa){"avx512", lksi_cpu_table_avx512,
                             __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                                 __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-                                __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")};
+                                __builtin_cpu_supports("fma") && has_f16c()};
 #endif
 #ifdef HAVE_ISA_AVX2
     isa[n++] = (struct isa){"avx2", lksi_cpu_table_avx2,
                             __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-                                __builtin_cpu_supports("f16c")};
+                                has_f16c()};
 #endif
     isa[n++] = (struct isa){"base", lksi_cpu_table_base, 1};
     return n;

@@ -42,7 +42,6 @@ static void transpose_f32(float *restrict to, int64_t width, const float *restri
 {
     typedef float quad __attribute__((vector_size(16)));
     typedef float quad_u __attribute__((vector_size(16), aligned(4)));
-    typedef int32_t pick __attribute__((vector_size(16)));
     int64_t i = 0;
     for (; i + 4 <= rows; i += 4) {
         const float *r0 = x + i * ld, *r1 = r0 + ld, *r2 = r1 + ld, *r3 = r2 + ld;
@@ -51,12 +50,12 @@ static void transpose_f32(float *restrict to, int64_t width, const float *restri
         for (; p + 4 <= k; p += 4, at += 4 * width) {
             quad a = *(const quad_u *)(r0 + p), b = *(const quad_u *)(r1 + p);
             quad c = *(const quad_u *)(r2 + p), d = *(const quad_u *)(r3 + p);
-            quad ab0 = __builtin_shuffle(a, b, (pick){0, 4, 1, 5}), ab1 = __builtin_shuffle(a, b, (pick){2, 6, 3, 7});
-            quad cd0 = __builtin_shuffle(c, d, (pick){0, 4, 1, 5}), cd1 = __builtin_shuffle(c, d, (pick){2, 6, 3, 7});
-            *(quad_u *)at = __builtin_shuffle(ab0, cd0, (pick){0, 1, 4, 5});
-            *(quad_u *)(at + width) = __builtin_shuffle(ab0, cd0, (pick){2, 3, 6, 7});
-            *(quad_u *)(at + 2 * width) = __builtin_shuffle(ab1, cd1, (pick){0, 1, 4, 5});
-            *(quad_u *)(at + 3 * width) = __builtin_shuffle(ab1, cd1, (pick){2, 3, 6, 7});
+            quad ab0 = __builtin_shufflevector(a, b, 0, 4, 1, 5), ab1 = __builtin_shufflevector(a, b, 2, 6, 3, 7);
+            quad cd0 = __builtin_shufflevector(c, d, 0, 4, 1, 5), cd1 = __builtin_shufflevector(c, d, 2, 6, 3, 7);
+            *(quad_u *)at = __builtin_shufflevector(ab0, cd0, 0, 1, 4, 5);
+            *(quad_u *)(at + width) = __builtin_shufflevector(ab0, cd0, 2, 3, 6, 7);
+            *(quad_u *)(at + 2 * width) = __builtin_shufflevector(ab1, cd1, 0, 1, 4, 5);
+            *(quad_u *)(at + 3 * width) = __builtin_shufflevector(ab1, cd1, 2, 3, 6, 7);
         }
         for (; p < k; p++, at += width) at[0] = r0[p], at[1] = r1[p], at[2] = r2[p], at[3] = r3[p];
     }

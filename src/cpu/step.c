@@ -114,7 +114,7 @@ static double squares_f64(const double *x, double f, int64_t n, int64_t *bad)
         for (int k = 0; k < m; k++) {
             double v = x[i + k] * f;
             lane[k] += v * v;
-            found |= !lksi_is_finite_f64(x[i + k]) | !lksi_is_finite_f64(v);
+            found |= !(lksi_is_finite_f64(x[i + k]) && lksi_is_finite_f64(v));
         }
     }
     *bad |= found;

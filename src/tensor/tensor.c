@@ -334,6 +334,12 @@ void lks_error_clear(lks_context *ctx)
     ctx->base.text[0] = 0;
 }
 
+lks_status lks_error_raise(lks_context *ctx, lks_status code, const char *where, const char *text)
+{
+    if (!ctx || code >= LKS_OK) return LKS_ERR_ARGUMENT;
+    return lksi_fail(&ctx->base, code, where ? where : "program", "%s", text ? text : lks_status_text(code));
+}
+
 int64_t lks_live_tensors(const lks_context *ctx) { return ctx->live_tensors; }
 int64_t lks_live_nodes(const lks_context *ctx) { return ctx->live_nodes; }
 int64_t lks_memory_used(const lks_context *ctx) { return ctx->dev->used; }
