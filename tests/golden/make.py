@@ -9,16 +9,17 @@ and one thread is used, so the same torch on the same kind of processor gives th
 the root attribute `made_with` of each file.
 
 ops.h5      /OP/CASE is one call of lks_OP. Attributes of the group: `args` ("dim=1 keepdim=0 stride=2,1"),
-            `needs` (one digit per input, 1: a gradient is asked for), `out` (dtype and shape of each result).
-            Datasets: in0, in1, ... (float32, int64 or uint8 for bool), dy0, ... (gradient of each floating result),
-            f64 (results, then gradients of the inputs in `needs`, one after another, by torch in float64 on the same
-            numbers) and f32 (by torch in float32). A dataset bf16.cpu, bf16.cuda, f16.cpu, f16.cuda is the same under
-            autocast with that dtype and that policy table (bf16 or f16 alone: both tables do the same): the float64
-            reference on inputs and gradients rounded as the policy rounds. Its attributes: `leaf` (dtype of each input
-            as the program holds it), `out` (dtype of each result), `unit` (the dtype whose ulp counts, for each tensor
-            of the reference), `err` and `err_each` (torch's own error, see test_golden.c, for each), `how` torch's own
-            result came about: autocast (its CPU autocast, where that follows the same policy), hand (the same call on
-            inputs cast by hand) or rounded (torch has no such kernel on the CPU: the reference rounded once).
+            `needs` (one digit per input, 1: a gradient is asked for), `out` (dtype and shape of each result), `policy`
+            (of the cpu and of the cuda table). Datasets: in0, in1, ... (float32, int64 or uint8 for bool), dy0, ...
+            (gradient of each floating result), f64 (results, then gradients of the inputs in `needs`, one after
+            another, by torch in float64 on the same numbers) and f32 (by torch in float32). A dataset bf16.cpu,
+            bf16.cuda, f16.cpu, f16.cuda is the same under autocast with that dtype and that policy table (bf16 or f16
+            alone: both tables do the same): the float64 reference on inputs and gradients rounded as the policy
+            rounds. Its attributes: `leaf` (dtype of each input as the program holds it), `out` (dtype of each result),
+            `unit` (the dtype whose ulp counts, for each tensor of the reference), `err` and `err_each` (torch's own
+            error, see test_golden.c, for each), `how` torch's own result came about: autocast (its CPU autocast, where
+            that follows the same policy), hand (the same call on inputs cast by hand) or rounded (torch has no such
+            kernel on the CPU: the reference rounded once).
 train.h5    optimizers, learning-rate schedules, 50 steps of models.
 scaler.h5   what torch.amp.GradScaler does in a scripted sequence.
 """
@@ -260,6 +261,67 @@ def reduction_cases():
     case("argmax", "last", lambda x, dim, keepdim: torch.argmax(x, dim, bool(keepdim)), [apart(4, 7, needs=False)],
          dim=-1, keepdim=0)
 
+    def reduced(name, f):
+        return lambda x, dims, keepdim, **args: f(x, dims if dims else list(range(x.dim())), bool(keepdim), **args)
+    many = {"amax": (torch.amax, {}), "amin": (torch.amin, {}), "logsumexp": (torch.logsumexp, {}),
+            "var": (lambda x, d, k, correction: torch.var(x, d, correction=correction, keepdim=k),
+                    dict(correction=1.0)),
+            "std": (lambda x, d, k, correction: torch.std(x, d, correction=correction, keepdim=k),
+                    dict(correction=0.0)),
+            "norm": (lambda x, d, k, p: torch.linalg.vector_norm(x, p, d, k), dict(p=2.0))}
+    for name, (f, args) in many.items():
+        source = apart if name in ("amax", "amin") else real
+        case(name, "inner", reduced(name, f), [source(6, 15)], dims=[-1], keepdim=1, **args)
+        case(name, "outer", reduced(name, f), [source(4, 3, 5)], autocast=False, dims=[0, 2], keepdim=0, **args)
+        case(name, "all", reduced(name, f), [source(5, 7)], autocast=False, dims=[], keepdim=0, **args)
+    case("amax", "ties", reduced("amax", torch.amax), [given([[1, 3, 3, 2], [0, 0, 0, 0]])], autocast=False, dims=[1],
+         keepdim=0)
+    case("var", "far from 0", reduced("var", many["var"][0]), [given(1000 + np.arange(40).reshape(4, 10) % 7)],
+         autocast=False, dims=[1], keepdim=0, correction=1.0)
+    case("logsumexp", "large", reduced("logsumexp", torch.logsumexp),
+         [given([[1000, 1001.5, 999], [-1000, -1002, -1001]])], autocast=False, dims=[1], keepdim=0)
+    for p in (0.0, 1.0, 3.0, math.inf, -math.inf, 0.5):
+        case("norm", f"order {p}", reduced("norm", many["norm"][0]), [away(4, 9, needs=p != 0)], autocast=False,
+             dims=[1], keepdim=0, p=p)
+    case("prod", "middle", lambda x, dims, keepdim: torch.prod(x, dims[0], bool(keepdim)),
+         [away(4, 6, 3, lo=0.5, hi=2)], dims=[1], keepdim=1)
+    case("prod", "all", lambda x, dims, keepdim: torch.prod(x), [away(4, 5, lo=0.5, hi=2)], autocast=False, dims=[],
+         keepdim=0)
+    case("prod", "zeros", lambda x, dims, keepdim: torch.prod(x, 1),
+         [given([[1, 0, 2, 3], [0, 2, 0, 1], [1, 2, 3, 4]])], autocast=False, dims=[1], keepdim=0)
+    case("min", "middle", lambda x, dim, keepdim: torch.min(x, dim, bool(keepdim)), [apart(4, 7, 3)], dim=1, keepdim=1)
+    case("min", "ties", lambda x, dim, keepdim: torch.min(x, dim, bool(keepdim)),
+         [given([[3, 1, 1, 2], [0, 0, 0, math.nan]])], autocast=False, dim=-1, keepdim=0)
+    case("min_all", "apart", torch.min, [apart(5, 6)])
+    case("argmin", "first", lambda x, dim, keepdim: torch.argmin(x, dim, bool(keepdim)), [apart(4, 7, needs=False)],
+         dim=0, keepdim=1)
+    truth = given([[0, 0, 0], [1, 0, math.nan], [2, 3, 4]], needs=False)
+    for name, fn in (("all", torch.all), ("any", torch.any)):
+        case(name, "rows", lambda x, dims, keepdim, fn=fn: fn(x, dims[0], bool(keepdim)), [truth], autocast=False,
+             dims=[1], keepdim=0)
+        case(name, "whole", lambda x, dims, keepdim, fn=fn: fn(x), [truth], autocast=False, dims=[], keepdim=0)
+    case("dist", "order 2", lambda a, b, p: torch.dist(a, b, p), [real(5, 8), real(8)], p=2.0)
+    case("dist", "order 3", lambda a, b, p: torch.dist(a, b, p), [real(5, 8), real(5, 8)], autocast=False, p=3.0)
+    case("normalize", "rows", lambda x, p, dim, eps: F.normalize(x, p, dim, eps), [real(5, 9)], p=2.0, dim=1, eps=1e-12)
+    case("cosine_similarity", "rows", lambda a, b, dim, eps: F.cosine_similarity(a, b, dim, eps),
+         [real(5, 9), real(5, 9)], dim=1, eps=1e-8)
+    case("renorm", "rows", lambda x, p, dim, max: torch.renorm(x, p, dim, max), [real(5, 6)], p=2.0, dim=0, max=2.25)
+    case("cumsum", "middle", lambda x, dim: torch.cumsum(x, dim), [real(3, 14, 2)], dim=1)
+    case("cumprod", "last", lambda x, dim: torch.cumprod(x, dim), [away(5, 8, lo=0.5, hi=2)], dim=-1)
+    case("cumprod", "zeros", lambda x, dim: torch.cumprod(x, dim), [given([[1, 0, 2, 3], [0, 2, 0, 1], [1, 2, 3, 4]])],
+         autocast=False, dim=1)
+
+    def recurrence(a, b, dim, reverse):
+        y, last = [], 0
+        steps = list(zip(a.unbind(dim), b.unbind(dim)))
+        for ak, bk in steps[::-1] if reverse else steps:
+            last = bk + ak * last
+            y.append(last)
+        return torch.stack(y[::-1] if reverse else y, dim)
+    for reverse in (0, 1):
+        case("recurrence", f"reverse {reverse}", recurrence, [real(3, 9, 2, scale=0.7), real(3, 9, 2)], autocast=False,
+             dim=1, reverse=reverse)
+
 
 def product_cases():
     case("matmul", "2-D", torch.matmul, [real(13, 40), real(40, 9)])
@@ -407,7 +469,8 @@ def loss_cases():
          reduction=1)
     case("cross_entropy_weighted", "probabilities", weighted, [x, given(rounded(shares)), weight], ignore=-100,
          smoothing=0.2, reduction=1)
-    if False: case("cross_entropy", "probabilities", ce, [x, given(rounded(shares))], ignore=-100, smoothing=0.0, reduction=0)
+    case("cross_entropy_weighted", "no weight", ce, [x, given(rounded(shares))], ignore=-100, smoothing=0.0,
+         reduction=0)
 
     def nll(x, t, *w, ignore, reduction):
         return F.nll_loss(x, t, w[0] if w else None, ignore_index=ignore, reduction=reductions[reduction])
@@ -482,6 +545,79 @@ def loss_cases():
 def index_cases():
     case("embedding", "repeated", lambda w, i: F.embedding(i, w), [real(9, 6), index(3, 8, below=9)])
     case("cat", "three", lambda a, b, c, dim: torch.cat([a, b, c], dim), [real(2, 3), real(2, 1), real(2, 4)], dim=1)
+    case("stack", "three", lambda *x, dim: torch.stack(x, dim), [real(2, 5), real(2, 5), real(2, 5)], dim=1)
+    case("split_sizes", "uneven", lambda x, sizes, dim: x.split(sizes, dim), [real(2, 7)], sizes=[4, 1, 2], dim=1)
+    x = real(4, 5, 3)
+    places = index(4, 2, 3, below=5)
+    case("gather", "middle", lambda x, i, dim: torch.gather(x, dim, i), [x, places], dim=1)
+    case("take_along_dim", "broadcast", lambda x, i, dim: torch.take_along_dim(x, i, dim), [x, index(1, 2, 3, below=5)],
+         dim=1)
+    apart_places = given(np.stack([np.random.default_rng(i).permutation(5)[:2] for i in range(12)])
+                         .reshape(4, 3, 2).transpose(0, 2, 1), dtype=np.int64)
+    case("scatter", "middle", lambda x, i, v, dim: torch.scatter(x, dim, i, v), [x, apart_places, real(4, 2, 3)], dim=1)
+    case("scatter_value", "middle", lambda x, i, dim, value: torch.scatter(x, dim, i, value), [x, apart_places], dim=1,
+         value=0.75)
+    case("scatter_add", "middle", lambda x, i, v, dim: torch.scatter_add(x, dim, i, v), [x, places, real(4, 2, 3)],
+         dim=1)
+    case("index_select", "repeated", lambda x, i, dim: torch.index_select(x, dim, i), [x, index(7, below=5)], dim=1)
+    case("index_add", "repeated", lambda x, i, v, dim, alpha: torch.index_add(x, dim, i, v, alpha=alpha),
+         [x, index(7, below=5), real(4, 7, 3)], dim=1, alpha=-0.5)
+    case("index_copy", "apart", lambda x, i, v, dim: torch.index_copy(x, dim, i, v),
+         [x, given([3, 0], dtype=np.int64), real(4, 2, 3)], dim=1)
+    case("index", "two dims", lambda x, i, j, skip: x[i, j] if not skip else x[:, i, j],
+         [x, index(6, below=4), index(6, below=5)], skip=0)
+    case("index", "from the end", lambda x, i, j, skip: x[i, j] if not skip else x[:, i, j],
+         [x, given([[0, -1], [4, -5]], dtype=np.int64), given([-3, 1], dtype=np.int64)], autocast=False, skip=1)
+    for accumulate in (0, 1):
+        case("index_put", f"accumulate {accumulate}", lambda x, i, j, v, accumulate:
+             torch.index_put(x, (i, j), v, bool(accumulate)),
+             [x, given([0, 3, 1, accumulate], dtype=np.int64), given([2, 4, 0, 0], dtype=np.int64), real(4, 3)],
+             accumulate=accumulate)
+    case("one_hot", "rows", lambda i, classes: F.one_hot(i, classes), [index(2, 4, below=5)], autocast=False, classes=5)
+    case("masked_fill", "broadcast", lambda x, m, value: torch.masked_fill(x, m, value), [x, flags(5, 3)], value=-2.5)
+    case("where_scalar", "broadcast", lambda c, a, b: torch.where(c, a, b), [flags(4, 1, 3), x], b=0.75)
+    case("pad", "both ends", lambda x, pads, value: F.pad(x, pads, value=value), [x], pads=[1, 2, -1, 1], value=0.25)
+    case("triu", "above", lambda x, diagonal: torch.triu(x, diagonal), [real(2, 5, 4)], diagonal=1)
+    case("tril", "below", lambda x, diagonal: torch.tril(x, diagonal), [real(2, 4, 5)], diagonal=-1)
+    case("diagonal", "outer dims", lambda x, offset, d0, d1: torch.diagonal(x, offset, d0, d1), [real(4, 2, 5)],
+         offset=1, d0=0, d1=2)
+    case("diag_embed", "shifted", lambda x, offset, d0, d1: torch.diag_embed(x, offset, d0, d1), [real(2, 4)],
+         offset=-1, d0=0, d1=2)
+    case("diag", "vector", lambda x, offset: torch.diag(x, offset), [real(5)], offset=1)
+    case("diag", "matrix", lambda x, offset: torch.diag(x, offset), [real(5, 4)], offset=-1)
+    case("trace", "wide", torch.trace, [real(6, 9)])
+    case("cross", "middle", lambda a, b, dim: torch.linalg.cross(a, b, dim=dim), [real(4, 3, 5), real(4, 3, 5)], dim=1)
+    case("flip", "two", lambda x, dims: torch.flip(x, dims), [x], dims=[0, -1])
+    case("roll", "two", lambda x, shifts, dims: torch.roll(x, shifts, dims), [x], shifts=[-1, 3], dims=[2, 0])
+    case("repeat", "leading", lambda x, times: x.repeat(times), [real(2, 3)], times=[2, 1, 3])
+    for descending in (0, 1):
+        case("sort", f"descending {descending}", lambda x, dim, descending:
+             torch.sort(x, dim=dim, descending=bool(descending), stable=True), [apart(4, 9)], dim=1,
+             descending=descending)
+        case("sort", f"ties, descending {descending}", lambda x, dim, descending:
+             torch.sort(x, dim=dim, descending=bool(descending), stable=True),
+             [given([3, 1, 3, math.nan, -0.0, 0.0, 1, -math.inf])], autocast=False, dim=0, descending=descending)
+        case("topk", f"largest {descending}", lambda x, k, dim, largest: torch.topk(x, k, dim, bool(largest)),
+             [apart(4, 9)], k=3, dim=1, largest=descending)
+    case("argsort", "columns", lambda x, dim, descending:
+         torch.argsort(x, dim=dim, descending=bool(descending), stable=True),
+         [apart(7, 4, needs=False)], dim=0, descending=0)
+    modes = ["linear", "lower", "higher", "midpoint", "nearest"]
+    for m, name in enumerate(modes):
+        def quantile(x, q, dim, keepdim, interpolation):
+            return torch.quantile(x, torch.tensor(q, dtype=x.dtype), dim, bool(keepdim),
+                                  interpolation=modes[interpolation])
+        case("quantile", name, quantile, [real(4, 9)], autocast=m == 0, q=[0.0, 0.375, 0.8125], dim=1, keepdim=0,
+             interpolation=m)
+    holes = np.arange(24.0).reshape(3, 8) * 5 % 23
+    holes[1, 2:5] = math.nan
+    case("nanquantile", "linear", lambda x, q, dim, keepdim, interpolation:
+         torch.nanquantile(x, torch.tensor(q, dtype=x.dtype), dim, bool(keepdim)), [given(holes)], autocast=False,
+         q=[0.25, 0.5], dim=1, keepdim=1, interpolation=0)
+    for p in (1.0, 2.0, 3.0, math.inf):
+        case("cdist", f"order {p}", lambda a, b, p: torch.cdist(a, b, p, "donot_use_mm_for_euclid_dist"),
+             [real(2, 4, 5), real(2, 3, 5)], autocast=p == 2, p=p)
+        case("pdist", f"order {p}", lambda x, p: F.pdist(x, p), [real(6, 4)], autocast=p == 2, p=p)
 
 
 def attention_cases():
@@ -678,7 +814,7 @@ def make_ops():
             y64, g64 = evaluate(fn, args, wide, needs, dys)
             y32, g32 = evaluate(fn, args, tensors, needs, dys)
             note(group, args=text(args), needs="".join(str(int(n)) for n in needs),
-                 out=" ".join(shaped(y) for y in y32))
+                 out=" ".join(shaped(y) for y in y32), policy=f"{policy(rule, 'cpu')} {policy(rule, 'cuda')}")
             for i, t in enumerate(tensors):
                 put(group, f"in{i}", t.numpy().astype(np.uint8) if t.dtype == torch.bool else t.numpy())
             for i, d in enumerate(dys):
