@@ -600,8 +600,10 @@ int main(void)
              lines[i].gradient ? "gradient" : "forward", lines[i].error, lines[i].torch, lines[i].ratio,
              lines[i].what);
 
-    /* The plain kernels, too. */
-    if ((ctx = context_on("cpu", "base", 1))) {
+    /* The kernels of lesser machines, too. */
+    static const char *const isa[] = {"base", "avx2"};
+    for (int k = 0; k < 2; k++) {
+        if (!(ctx = context_on("cpu", isa[k], 1))) continue;
         int failed = 0;
         run_all(ctx, &g);
         for (int i = 0; i < line_count; i++) {
@@ -610,7 +612,7 @@ int main(void)
                 diag("%s %s %s: error %.4g, PyTorch's %.4g (%s)", lines[i].op, lines[i].mode,
                      lines[i].gradient ? "gradient" : "forward", lines[i].error, lines[i].torch, lines[i].what);
         }
-        ok(!failed && line_count, "kernels of LKS_ISA=base: %d lines, %d failed", line_count, failed);
+        ok(!failed && line_count, "kernels of LKS_ISA=%s: %d lines, %d failed", isa[k], line_count, failed);
         lks_context_destroy(&ctx);
     }
     lksi_h5_close(g.f);
