@@ -229,6 +229,24 @@ static lks_tensor *unpooled(lks_tensor *x, lks_tensor *from, const int64_t *size
 }
 CALL(unpool) { NOT_USED; return unpooled(in[0], in[1], TRIPLE(4, 4, 4)); }
 CALL(unpool_larger) { NOT_USED; return unpooled(in[0], in[1], TRIPLE(5, 6, 4)); }
+CALL(reflected) { NOT_USED; return lks_reflection_pad(in[0], TRIPLE(1, 2, 1), TRIPLE(2, 1, 0)); }
+CALL(replicated) { NOT_USED; return lks_replication_pad(in[0], TRIPLE(3, 0, 1), TRIPLE(1, 4, 2)); }
+CALL(edge_back)
+{
+    return row(ctx, LKSI_OP_edge_pad_backward, 1, in,
+               (lksi_attr){.edge = {.before = {0, 1, 2}, .after = {0, 1, 0}, .size = {2, 2, 3, 3}, .reflect = 1}});
+}
+/* Odd sizes without align_corners: no place of IN_AWAY lies where a bilinear mean has a corner. */
+static lks_tensor *sampled(lks_tensor *const *in, int mode, int padding, int align)
+{
+    return lks_grid_sample(in[0], in[1], mode, padding, align);
+}
+CALL(grid_zeros) { NOT_USED; return sampled(in, LKS_SAMPLE_BILINEAR, LKS_SAMPLE_ZEROS, 0); }
+CALL(grid_border) { NOT_USED; return sampled(in, LKS_SAMPLE_BILINEAR, LKS_SAMPLE_BORDER, 0); }
+CALL(grid_mirror) { NOT_USED; return sampled(in, LKS_SAMPLE_BILINEAR, LKS_SAMPLE_REFLECTION, 0); }
+CALL(grid_nearest) { NOT_USED; return sampled(in, LKS_SAMPLE_NEAREST, LKS_SAMPLE_BORDER, 0); }
+CALL(grid_cubic) { NOT_USED; return sampled(in, LKS_SAMPLE_BICUBIC, LKS_SAMPLE_ZEROS, 1); }
+CALL(grid_cubic_mirror) { NOT_USED; return sampled(in, LKS_SAMPLE_BICUBIC, LKS_SAMPLE_REFLECTION, 0); }
 CALL(pool_2) { NOT_USED; return lks_max_pool2d(in[0], (int64_t[]){2, 2}, NULL, NULL); }
 CALL(pool_3)
 {
@@ -243,6 +261,17 @@ CALL(layer_norm_2) { NOT_USED; return lks_layer_norm(in[0], 2, in[1], in[2], 1e-
 CALL(layer_norm_bare) { NOT_USED; return lks_layer_norm(in[0], 1, LKS_NONE, LKS_NONE, 1e-3); }
 CALL(layer_norm_bias) { NOT_USED; return lks_layer_norm(in[0], 1, LKS_NONE, in[1], 1e-3); }
 CALL(layer_norm_weight) { NOT_USED; return lks_layer_norm(in[0], 1, in[1], LKS_NONE, 1e-3); }
+CALL(rms_norm_1) { NOT_USED; return lks_rms_norm(in[0], 1, in[1], 1e-3); }
+CALL(rms_norm_2) { NOT_USED; return lks_rms_norm(in[0], 2, in[1], 1e-3); }
+CALL(rms_norm_bare) { NOT_USED; return lks_rms_norm(in[0], 1, LKS_NONE, 1e-3); }
+CALL(group_norm_2) { NOT_USED; return lks_group_norm(in[0], 2, in[1], in[2], 1e-3); }
+CALL(group_norm_bare) { NOT_USED; return lks_group_norm(in[0], 1, LKS_NONE, LKS_NONE, 1e-3); }
+CALL(group_norm_each) { NOT_USED; return lks_group_norm(in[0], 3, in[1], LKS_NONE, 1e-3); }
+CALL(batch_norm_sync)
+{
+    NOT_USED;
+    return lks_sync_batch_norm(in[0], in[1], in[2], LKS_NONE, LKS_NONE, 0.1, 1e-3);
+}
 CALL(batch_norm_train)
 {
     NOT_USED;
@@ -454,7 +483,8 @@ const sample samples[] = {
     {"fractional_max_pool2d", "[2,2,5,6]", max_fractional, ROUGH, N(T(IN_APART, 2, 2, 5, 6), T(IN_STAT, 2, 2, 2))},
     {"fractional_max_pool3d", "[1,2,3,5,4]", max_fractional, ROUGH,
      N(T(IN_APART, 1, 2, 3, 5, 4), T(IN_STAT, 1, 2, 3))},
-    {"max_pool_backward", "places that coincide", pool_back, ROUGH, N(T(IN_REAL, 2, 2, 2, 3), T(IN_INDEX32, 2, 2, 2, 3))},
+    {"max_pool_backward", "places that coincide", pool_back, ROUGH,
+     N(T(IN_REAL, 2, 2, 2, 3), T(IN_INDEX32, 2, 2, 2, 3))},
     {"max_pool_gather", "places that coincide", pool_gather, ROUGH,
      N(T(IN_REAL, 2, 2, 3, 4), T(IN_INDEX32, 2, 2, 2, 3))},
     {"max_unpool1d", "[2,2,2]", unpool, 0, N(T(IN_REAL, 2, 2, 2), T(IN_MASK, 2, 2, 4))},
@@ -477,6 +507,29 @@ const sample samples[] = {
     {"adaptive_avg_pool2d", "large", avg_adaptive, LARGE, N(T(IN_REAL, 4, 8, 33, 30))},
     {"adaptive_avg_pool3d", "[1,2,3,4,3]", avg_adaptive, ROUGH, N(T(IN_REAL, 1, 2, 3, 4, 3))},
     {"avg_pool_backward", "[2,2,2,3]", avg_back, ROUGH, N(T(IN_REAL, 2, 2, 2, 3))},
+    {"reflection_pad1d", "[2,2,4]", reflected, ROUGH, N(T(IN_REAL, 2, 2, 4))},
+    {"reflection_pad2d", "[2,3,3,4]", reflected, ROUGH, N(T(IN_REAL, 2, 3, 3, 4))},
+    {"reflection_pad2d", "empty", reflected, 0, N(T(IN_REAL, 0, 3, 3, 4))},
+    {"reflection_pad2d", "large", reflected, LARGE, N(T(IN_REAL, 4, 8, 33, 30))},
+    {"reflection_pad3d", "[1,2,3,3,2]", reflected, ROUGH, N(T(IN_REAL, 1, 2, 3, 3, 2))},
+    {"replication_pad1d", "[2,2,3]", replicated, ROUGH, N(T(IN_REAL, 2, 2, 3))},
+    {"replication_pad2d", "[2,3,3,2]", replicated, ROUGH, N(T(IN_REAL, 2, 3, 3, 2))},
+    {"replication_pad3d", "[1,2,1,2,3]", replicated, ROUGH, N(T(IN_REAL, 1, 2, 1, 2, 3))},
+    {"edge_pad_backward", "[2,2,5,5]", edge_back, ROUGH, N(T(IN_REAL, 2, 2, 5, 5))},
+    {"grid_sampler_2d", "zeros", grid_zeros, ONCE | ROUGH, N(T(IN_REAL, 2, 2, 3, 5), T(IN_AWAY, 2, 2, 3, 2))},
+    {"grid_sampler_2d", "border", grid_border, ONCE | ROUGH, N(T(IN_REAL, 2, 2, 3, 5), T(IN_AWAY, 2, 2, 3, 2))},
+    {"grid_sampler_2d", "reflection", grid_mirror, ONCE | ROUGH, N(T(IN_REAL, 2, 2, 3, 5), T(IN_AWAY, 2, 2, 3, 2))},
+    {"grid_sampler_2d", "nearest", grid_nearest, ONCE | ROUGH, N(T(IN_REAL, 2, 2, 3, 5), T(IN_AWAY, 2, 2, 3, 2))},
+    {"grid_sampler_2d", "bicubic", grid_cubic, ONCE | ROUGH, N(T(IN_REAL, 1, 2, 4, 4), T(IN_UNIT, 1, 2, 3, 2))},
+    {"grid_sampler_2d", "bicubic, reflection", grid_cubic_mirror, ONCE | ROUGH,
+     N(T(IN_REAL, 1, 2, 3, 5), T(IN_AWAY, 1, 2, 3, 2))},
+    {"grid_sampler_2d", "empty", grid_zeros, ONCE, N(T(IN_REAL, 0, 2, 3, 5), T(IN_AWAY, 0, 2, 3, 2))},
+    {"grid_sampler_2d", "large", grid_zeros, ONCE | LARGE, N(T(IN_REAL, 3, 20, 19, 21), T(IN_AWAY, 3, 30, 31, 2))},
+    {"grid_sampler_3d", "zeros", grid_zeros, ONCE | ROUGH, N(T(IN_REAL, 1, 2, 3, 3, 3), T(IN_AWAY, 1, 2, 2, 2, 3))},
+    {"grid_sampler_3d", "reflection", grid_mirror, ONCE | ROUGH,
+     N(T(IN_REAL, 1, 2, 3, 3, 5), T(IN_AWAY, 1, 2, 2, 2, 3))},
+    {"grid_sampler_3d", "nearest", grid_nearest, ONCE | ROUGH,
+     N(T(IN_REAL, 1, 2, 3, 3, 3), T(IN_AWAY, 1, 2, 2, 2, 3))},
     {"max_pool2d", "2 x 2", pool_2, 0, N(T(IN_APART, 2, 2, 4, 4))},
     {"max_pool2d", "3 x 2, stride, padding", pool_3, ROUGH, N(T(IN_APART, 1, 2, 5, 4))},
     {"max_pool2d", "empty", pool_2, 0, N(T(IN_APART, 0, 2, 4, 4))},
@@ -488,6 +541,20 @@ const sample samples[] = {
     {"layer_norm", "weight alone", layer_norm_weight, ONCE | ROUGH, N(T(IN_REAL, 3, 5), T(IN_REAL, 5))},
     {"layer_norm", "no rows", layer_norm_1, ONCE, N(T(IN_REAL, 0, 6), T(IN_REAL, 6), T(IN_REAL, 6))},
     {"layer_norm", "large", layer_norm_1, ONCE | LARGE, N(T(IN_REAL, 1030, 64), T(IN_REAL, 64), T(IN_REAL, 64))},
+    {"rms_norm", "[3,6]", rms_norm_1, ONCE | ROUGH, N(T(IN_REAL, 3, 6), T(IN_REAL, 6))},
+    {"rms_norm", "2 dims", rms_norm_2, ONCE | ROUGH, N(T(IN_REAL, 2, 3, 2), T(IN_REAL, 3, 2))},
+    {"rms_norm", "bare", rms_norm_bare, ONCE | ROUGH, N(T(IN_REAL, 2, 2, 5))},
+    {"rms_norm", "no rows", rms_norm_1, ONCE, N(T(IN_REAL, 0, 6), T(IN_REAL, 6))},
+    {"rms_norm", "large", rms_norm_1, ONCE | LARGE, N(T(IN_REAL, 1030, 64), T(IN_REAL, 64))},
+    {"group_norm", "two groups", group_norm_2, ONCE | ROUGH,
+     N(T(IN_REAL, 2, 4, 2, 2), T(IN_REAL, 4), T(IN_REAL, 4))},
+    {"group_norm", "bare, 3-D", group_norm_bare, ONCE | ROUGH, N(T(IN_REAL, 2, 3, 3))},
+    {"group_norm", "2-D", group_norm_2, ONCE | ROUGH, N(T(IN_REAL, 3, 6), T(IN_REAL, 6), T(IN_REAL, 6))},
+    {"group_norm", "each channel", group_norm_each, ONCE | ROUGH, N(T(IN_REAL, 2, 3, 2, 3), T(IN_REAL, 3))},
+    {"group_norm", "no rows", group_norm_2, ONCE, N(T(IN_REAL, 0, 4, 2, 2), T(IN_REAL, 4), T(IN_REAL, 4))},
+    {"group_norm", "large", group_norm_2, ONCE | LARGE, N(T(IN_REAL, 6, 8, 31, 33), T(IN_REAL, 8), T(IN_REAL, 8))},
+    {"batch_norm", "of all ranks", batch_norm_sync, ONCE | ROUGH,
+     N(T(IN_REAL, 3, 2, 2, 2), T(IN_REAL, 2), T(IN_REAL, 2))},
     {"batch_norm", "4-D", batch_norm_train, ONCE | ROUGH, N(T(IN_REAL, 3, 2, 2, 2), T(IN_REAL, 2), T(IN_REAL, 2))},
     {"batch_norm", "2-D", batch_norm_train, ONCE | ROUGH, N(T(IN_REAL, 5, 3), T(IN_REAL, 3), T(IN_REAL, 3))},
     {"batch_norm", "bare", batch_norm_bare, ONCE | ROUGH, N(T(IN_REAL, 3, 2, 3))},

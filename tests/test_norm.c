@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * test_norm.c - layer_norm and batch_norm, forward and backward, against plain loops in double: every float dtype,
- * layouts, ISAs, thread counts; rows of one element, large means, constant rows.
+ * test_norm.c - layer_norm, rms_norm, group_norm and batch_norm, forward and backward, against plain loops in double:
+ * every float dtype, layouts, ISAs, thread counts; rows of one element, large means, constant rows.
  */
 #include "arrays.h"
 
@@ -293,6 +293,156 @@ static void known(lks_context *ctx)
     ok(lks_error_code(ctx) == LKS_OK, "no error left: %s", lks_error(ctx));
 }
 
+/* RMS norm of rows, group norm of [N, C, P]: forward and gradients against loops in double. */
+static int rms_case(lks_context *ctx, lks_dtype dtype, const int64_t *shape, int layout, int weighted)
+{
+    int64_t rows = shape[0] * shape[1], n = shape[2];
+    lks_scope_begin(ctx);
+    lks_tensor *x = noise_of(ctx, dtype, 3, shape, 2, 1), *dy = noise_of(ctx, dtype, 3, shape, 1, 2);
+    lks_tensor *w = weighted ? noise_of(ctx, dtype == LKS_F64 ? LKS_F64 : LKS_F32, 1, &n, 1, 3) : LKS_NONE;
+    if (layout) x = reversed(x), dy = reversed(dy);
+    double *vx = values_of(ctx, x), *vg = values_of(ctx, dy), *vw = weighted ? values_of(ctx, w) : NULL;
+    double *y = room(rows * n), *dx = room(rows * n), *dw = room(n);
+    for (int64_t r = 0; r < rows; r++) {
+        double s = 0, t = 0;
+        const double *a = vx + r * n, *g = vg + r * n;
+        for (int64_t i = 0; i < n; i++) s += a[i] * a[i] / (double)n;
+        double rstd = 1 / sqrt(s + 1e-5);
+        for (int64_t i = 0; i < n; i++) {
+            double k = vw ? vw[i] : 1;
+            y[r * n + i] = a[i] * rstd * k;
+            t += g[i] * k * a[i] * rstd / (double)n;
+            dw[i] += g[i] * a[i] * rstd;
+        }
+        for (int64_t i = 0; i < n; i++) dx[r * n + i] = rstd * (g[i] * (vw ? vw[i] : 1) - a[i] * rstd * t);
+    }
+    lks_set_requires_grad(x, 1);
+    if (weighted) lks_set_requires_grad(w, 1);
+    lks_tensor *out = lks_rms_norm(x, 1, w, 1e-5);
+    double tol = tolerance_of(dtype);
+    int good = out && lks_dtype_of(out) == dtype && close_to(ctx, out, y, rows * n, 2 * tol);
+    good = good && lks_backward(out, dy, 0) == LKS_OK && close_to(ctx, lks_grad(x), dx, rows * n, 10 * tol);
+    if (weighted) good = good && close_to(ctx, lks_grad(w), dw, n, 10 * tolerance_of(lks_dtype_of(w)));
+    if (!good) diag("rms layout %d weight %d: %s", layout, weighted, lks_error(ctx));
+    free(vx), free(vg), free(vw), free(y), free(dx), free(dw);
+    lks_error_clear(ctx);
+    lks_scope_end(ctx);
+    return good;
+}
+
+static int group_case(lks_context *ctx, lks_dtype dtype, int ndim, const int64_t *shape, int64_t groups, int layout,
+                      int affine)
+{
+    int64_t n = shape[0], c = shape[1], p = 1, all, each = c / groups;
+    for (int d = 2; d < ndim; d++) p *= shape[d];
+    all = n * c * p;
+    lks_dtype wide = dtype == LKS_F64 ? LKS_F64 : LKS_F32;
+    lks_scope_begin(ctx);
+    lks_tensor *x = lks_affine(noise_of(ctx, dtype, ndim, shape, 2, 5), 1, 4);
+    lks_tensor *dy = noise_of(ctx, dtype, ndim, shape, 1, 6);
+    if (layout == 1 && ndim == 4) x = channels_last(x), dy = channels_last(dy);
+    else if (layout == 2) x = reversed(x), dy = reversed(dy);
+    lks_tensor *w = affine ? noise_of(ctx, wide, 1, &c, 1, 7) : LKS_NONE;
+    lks_tensor *b = affine ? noise_of(ctx, wide, 1, &c, 1, 8) : LKS_NONE;
+    double *vx = values_of(ctx, x), *vg = values_of(ctx, dy), *vw = affine ? values_of(ctx, w) : NULL;
+    double *vb = affine ? values_of(ctx, b) : NULL, *y = room(all), *dx = room(all), *dw = room(c), *db = room(c);
+    for (int64_t g = 0; g < n * groups; g++) {
+        int64_t count = each * p, first = g * count;
+        double mean = 0, var = 0, s1 = 0, s2 = 0;
+        for (int64_t i = 0; i < count; i++) mean += vx[first + i] / (double)count;
+        for (int64_t i = 0; i < count; i++) var += pow(vx[first + i] - mean, 2) / (double)count;
+        double rstd = 1 / sqrt(var + 1e-5);
+        for (int64_t i = 0; i < count; i++) {
+            int64_t k = g % groups * each + i / p;
+            double h = (vx[first + i] - mean) * rstd, d = vg[first + i], f = vw ? vw[k] : 1;
+            y[first + i] = h * f + (vb ? vb[k] : 0);
+            s1 += d * f / (double)count;
+            s2 += d * f * h / (double)count;
+            dw[k] += d * h;
+            db[k] += d;
+        }
+        for (int64_t i = 0; i < count; i++) {
+            int64_t k = g % groups * each + i / p;
+            dx[first + i] = rstd * (vg[first + i] * (vw ? vw[k] : 1) - s1 - (vx[first + i] - mean) * rstd * s2);
+        }
+    }
+    lks_set_requires_grad(x, 1);
+    if (affine) lks_set_requires_grad(w, 1), lks_set_requires_grad(b, 1);
+    lks_tensor *out = lks_group_norm(x, groups, w, b, 1e-5);
+    double tol = tolerance_of(dtype), sums = 20 * tolerance_of(wide);
+    int good = out && lks_dtype_of(out) == dtype && close_to(ctx, out, y, all, 4 * tol);
+    if (good && layout == 1 && ndim == 4 && c > 1) good = lks_stride(out)[1] == 1;
+    good = good && lks_backward(out, dy, 0) == LKS_OK && close_to(ctx, lks_grad(x), dx, all, 10 * tol);
+    if (affine) good = good && close_to(ctx, lks_grad(w), dw, c, sums) && close_to(ctx, lks_grad(b), db, c, sums);
+    if (!good) diag("groups %d layout %d affine %d: %s", (int)groups, layout, affine, lks_error(ctx));
+    free(vx), free(vg), free(vw), free(vb), free(y), free(dx), free(dw), free(db);
+    lks_error_clear(ctx);
+    lks_scope_end(ctx);
+    return good;
+}
+
+static void rms_and_group_norms(lks_context *ctx, const char *name)
+{
+    static const int64_t rows[][3] = {{2, 3, 33}, {1, 1, 1}, {5, 40, 64}, {2, 0, 4}, {2, 3, 515}};
+    static const struct { int ndim; int64_t shape[5], groups; } groups[] = {
+        {4, {2, 6, 4, 5}, 2}, {4, {2, 6, 4, 5}, 6}, {4, {3, 4, 20, 20}, 1}, {2, {4, 12}, 3}, {3, {2, 4, 100}, 2},
+        {5, {2, 4, 3, 3, 2}, 2}, {4, {2, 32, 9, 7}, 8}};
+    for (int d = 0; d < 4; d++) {
+        int good = 1;
+        for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+            for (int how = 0; how < 4; how++) good &= rms_case(ctx, array_floats[d], rows[i], how & 1, how >> 1);
+        ok(good, "rms_norm %s %s", name, lks_dtype_name(array_floats[d]));
+        good = 1;
+        for (size_t i = 0; i < sizeof groups / sizeof *groups; i++)
+            for (int how = 0; how < 6; how++)
+                good &= group_case(ctx, array_floats[d], groups[i].ndim, groups[i].shape, groups[i].groups, how % 3,
+                                   how / 3);
+        ok(good, "group_norm %s %s", name, lks_dtype_name(array_floats[d]));
+    }
+}
+
+static void known_rms_and_group(lks_context *ctx)
+{
+    double v[512], *y;
+    int64_t row = 512, four = 4;
+    for (int i = 0; i < 512; i++) v[i] = 300;
+    y = values_of(ctx, lks_rms_norm(tensor_of(ctx, LKS_F16, 1, &row, v), 1, LKS_NONE, 1e-6));
+    int good = y != NULL;
+    for (int i = 0; good && i < 512; i++) good = y[i] == 1;
+    ok(good, "B58: RMS norm of 512 times 300 in half precision is 1");
+    free(y);
+    static const double sizes[2] = {1e30, 1e-30};
+    for (int k = 0; k < 2; k++) {
+        for (int i = 0; i < 4; i++) v[i] = (i - 1.5) * sizes[k];
+        y = values_of(ctx, lks_rms_norm(tensor_of(ctx, LKS_F32, 1, &four, v), 1, LKS_NONE, 0));
+        ok(y && fabs(y[0] + 1.5 / sqrt(1.25)) < 1e-6 && fabs(y[2] - 0.5 / sqrt(1.25)) < 1e-6,
+           "RMS norm of numbers near %g: squares are out of range", sizes[k]);
+        free(y);
+    }
+    v[0] = 0, v[1] = 0, v[2] = 0, v[3] = 0;
+    y = values_of(ctx, lks_rms_norm(tensor_of(ctx, LKS_F32, 1, &four, v), 1, LKS_NONE, -1));
+    ok(y && y[0] == 0 && y[3] == 0, "RMS norm of zeros is 0, with the epsilon of the dtype");
+    free(y);
+    v[1] = NAN;
+    y = values_of(ctx, lks_rms_norm(tensor_of(ctx, LKS_F32, 1, &four, v), 1, LKS_NONE, 1e-5));
+    ok(y && isnan(y[0]) && isnan(y[1]), "a NaN spreads over its row");
+    free(y);
+    for (int i = 0; i < 16; i++) v[i] = (double)((float)10000 + (float)(i * 1e-3));
+    lks_tensor *x = tensor_of(ctx, LKS_F32, 4, (int64_t[]){1, 4, 2, 2}, v);
+    y = values_of(ctx, lks_group_norm(x, 1, LKS_NONE, LKS_NONE, 1e-5));
+    ok(y && fabs(y[0] + 1.3313334) < 1e-4, "B55: group norm with a mean of 10000");
+    free(y);
+    for (int i = 0; i < 16; i++) v[i] = 1234;
+    x = channels_last(tensor_of(ctx, LKS_F32, 4, (int64_t[]){1, 4, 2, 2}, v));
+    y = values_of(ctx, lks_group_norm(x, 2, LKS_NONE, LKS_NONE, 1e-5));
+    ok(y && y[0] == 0 && y[15] == 0, "B57: group norm of equal numbers is exactly 0");
+    free(y);
+    ok(!lks_group_norm(lks_zeros(ctx, LKS_F32, 2, (int64_t[]){2, 6}), 4, LKS_NONE, LKS_NONE, 1e-5) &&
+           lks_error_code(ctx) == LKS_ERR_SHAPE && strstr(lks_error(ctx), "4 groups"),
+       "groups that do not divide: %s", lks_error(ctx));
+    lks_error_clear(ctx);
+}
+
 static void errors(lks_context *ctx)
 {
     int64_t s[2] = {2, 3}, s4[1] = {4};
@@ -365,7 +515,8 @@ int main(int argc, char **argv)
         const char *name = on[i].isa ? on[i].isa : on[i].device;
         layer_norms(ctx, name);
         batch_norms(ctx, name);
-        if (i == 1 || i == 3) known(ctx);
+        rms_and_group_norms(ctx, name);
+        if (i == 1 || i == 3) known(ctx), known_rms_and_group(ctx);
         if (i == 1) errors(ctx);
         ok(lks_context_destroy(&ctx) == LKS_OK, "%s destroyed", name);
     }

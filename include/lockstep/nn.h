@@ -97,6 +97,11 @@ LKS_API void lks_module_destroy(lks_module **m);
 LKS_API lks_tensor *lks_module_forward(lks_module *m, lks_tensor *x);
 LKS_API void lks_module_train(lks_module *m, int train);
 
+/* on: the batch norms in m, and in what it contains, take their statistics in train mode from all ranks
+ * (lks_sync_batch_norm): forward and backward are then Collective, on ranks without samples as well (give them x with
+ * no rows). Local, the same on every rank. */
+LKS_API void lks_module_sync_batch_norm(lks_module *m, int on);
+
 #ifdef __cplusplus
 }
 #endif

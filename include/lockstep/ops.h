@@ -154,13 +154,29 @@ LKS_API lks_tensor *lks_avg_pool(lks_tensor *x, const int64_t *kernel, const int
 /* Results of a given size (-1: that of x): window i of n covers floor(i L / n) to ceil((i + 1) L / n). */
 LKS_API lks_tensor *lks_adaptive_avg_pool(lks_tensor *x, const int64_t *size);
 LKS_API lks_status lks_adaptive_max_pool(lks_tensor *x, const int64_t *size, lks_tensor **y, lks_tensor **indices);
-/* Windows of `kernel` at pseudo-random steps, `size` of them (Graham, 2014), in 2 or 3 dims. samples: numbers of [0, 1),
- * [N, C, 2] for (w, h) or [N, C, 3] for (d, h, w), as PyTorch has them; LKS_NONE draws them. No gradient for samples. */
+/* Windows of `kernel` at pseudo-random steps, `size` of them (Graham, 2014), in 2 or 3 dims. samples: numbers of
+ * [0, 1), [N, C, 2] for (w, h) or [N, C, 3] for (d, h, w), as PyTorch has them; LKS_NONE draws them. They get no
+ * gradient. */
 LKS_API lks_status lks_fractional_max_pool(lks_tensor *x, const int64_t *kernel, const int64_t *size,
                                            lks_tensor *samples, lks_tensor **y, lks_tensor **indices);
 /* Zeros of `size` (the dims after N and C) with the elements of x at indices (int64 or int32, shape of x): what undoes
  * lks_max_pool. Of several at one place the last counts. An index outside the plane is LKS_ERR_ARGUMENT. */
 LKS_API lks_tensor *lks_max_unpool(lks_tensor *x, lks_tensor *indices, const int64_t *size);
+
+/* x with elements before and after in each of its 1 to 3 dims (NULL = 0): mirrored at the outermost element, which is
+ * not repeated (padding smaller than the dim), or the outermost element again. */
+LKS_API lks_tensor *lks_reflection_pad(lks_tensor *x, const int64_t *before, const int64_t *after);
+LKS_API lks_tensor *lks_replication_pad(lks_tensor *x, const int64_t *before, const int64_t *after);
+
+enum lks_sample_mode { LKS_SAMPLE_BILINEAR, LKS_SAMPLE_NEAREST, LKS_SAMPLE_BICUBIC };
+enum lks_sample_padding { LKS_SAMPLE_ZEROS, LKS_SAMPLE_BORDER, LKS_SAMPLE_REFLECTION };
+/* x [N, C, H, W] at the places of grid [N, P, Q, 2] (x along W, y along H): [N, C, P, Q]; or x [N, C, D, H, W] and grid
+ * [N, O, P, Q, 3] (x, y, z): [N, C, O, P, Q]. -1 and 1 are the centres of the outermost elements with align_corners,
+ * else their outer edges. Outside: zeros, the nearest element, or mirrored (at centres or edges). Bilinear (trilinear),
+ * nearest (ties to even) or bicubic (2-D; Keys, 1981, a = -0.75). NaN in the grid is read as -1; what lies at infinity
+ * gives zeros unless padding is the border. dtypes must be alike. The gradient of x is added up per plane; that of the
+ * grid is 0 for nearest and where the border or NaN decided. Not twice differentiable. */
+LKS_API lks_tensor *lks_grid_sample(lks_tensor *x, lks_tensor *grid, int mode, int padding, int align_corners);
 
 /* --- normalisation ----------------------------------------------------------------------------------------------- */
 
@@ -174,6 +190,21 @@ LKS_API lks_tensor *lks_layer_norm(lks_tensor *x, int ndims, lks_tensor *weight,
 LKS_API lks_tensor *lks_batch_norm(lks_tensor *x, lks_tensor *weight, lks_tensor *bias, lks_tensor *running_mean,
                                    lks_tensor *running_var, lks_tensor *staged_mean, lks_tensor *staged_var,
                                    int training, double momentum, double eps);
+
+/* The same in training with the statistics of all ranks together, as if their rows were one batch: counts, means and
+ * squared deviations are gathered and joined in rank order, so every rank has the same bits; ranks may have different
+ * numbers of rows, or none (x [0, C, ...]). In backward the sums that dx needs are reduced over the ranks; gradients of
+ * weight and bias are this rank's own. C must agree. One rank: batch norm itself. Collective, and so is its backward:
+ * every rank runs it, with the same layers in the same order. */
+LKS_API lks_tensor *lks_sync_batch_norm(lks_tensor *x, lks_tensor *weight, lks_tensor *bias, lks_tensor *staged_mean,
+                                        lks_tensor *staged_var, double momentum, double eps);
+/* x / sqrt(mean x^2 + eps) * weight over the last `ndims` dims (Zhang & Sennrich, 2019); weight of that shape or
+ * LKS_NONE; eps < 0: the distance from 1 to the next number of x's dtype. Squares do not overflow: rows are scaled
+ * where they would. */
+LKS_API lks_tensor *lks_rms_norm(lks_tensor *x, int ndims, lks_tensor *weight, double eps);
+/* x [N, C, ...]: over C / groups channels and all dims behind them (Wu & He, 2018); weight, bias [C] or LKS_NONE.
+ * groups C is instance norm, 1 layer norm of an image. Channels-last stays. */
+LKS_API lks_tensor *lks_group_norm(lks_tensor *x, int64_t groups, lks_tensor *weight, lks_tensor *bias, double eps);
 
 /* --- softmax and losses ------------------------------------------------------------------------------------------ */
 

@@ -92,7 +92,8 @@ static const REAL *NAME(columns)(const geometry *v, const lksi_view *x, int64_t 
     return columns;
 }
 
-/* to: weights [K][R][S][C] of all groups (of one plane of the kernel); or [C all groups][R][S][K] turned round, for the gradient of x. */
+/* to: weights [K][R][S][C] of all groups, of one plane of the kernel; or [C all groups][R][S][K] turned round, for the
+ * gradient of x. */
 static void NAME(arrange)(REAL *to, const lksi_view *w, int64_t groups, int turned)
 {
     int64_t kg = w->shape[0] / groups, c = w->shape[1], r = w->shape[2], s = w->shape[3];

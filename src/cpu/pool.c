@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * pool.c - pooling over 1 to 3 dims: largest and mean of windows of one size, adaptive or fractional ones, and the way
- * back. All are seen as 3-D images; where the windows lie is the business of span_of alone. Padding is smaller than
- * anything, NaN larger; the first of the largest counts. Backward adds within one plane, in the order of the results,
- * so nothing depends on the number of threads.
+ * back; padding by what is inside, which is a window of one element. All are seen as 3-D images; where the windows lie
+ * is the business of span_of alone. Padding is smaller than anything, NaN larger; the first of the largest counts.
+ * Backward adds within one plane, in the order of the results, so nothing depends on the number of threads.
  */
 #include "cpu/gemm_io.h"
 
@@ -17,7 +17,7 @@ typedef struct pooling {
     lksi_view x, y, place; /* lifted to five dims */
     const lksi_view *samples;
     int64_t in[3], out[3], kernel[3], stride[3], padding[3], dilation[3];
-    int how[3], mean, assign;
+    int how[3], mean, assign, reflect;
     int64_t channels; /* that a unit takes together */
     int64_t room, bytes;
 } pooling;
@@ -95,6 +95,14 @@ static inline double count_of(const pooling *s, span d, span h, span w)
         if (s->a->attr.pool.include_pad) return (double)d.full * (double)h.full * (double)w.full;
     }
     return (double)(d.end - d.begin) * (double)(h.end - h.begin) * (double)(w.end - w.begin);
+}
+
+/* The element that padding shows in place o. */
+static inline int64_t source_of(const pooling *s, int i, int64_t o)
+{
+    int64_t at = o - s->padding[i], last = s->in[i] - 1;
+    if (s->reflect) return at < 0 ? -at : at > last ? 2 * last - at : at;
+    return at < 0 ? 0 : at > last ? last : at;
 }
 
 static inline int64_t place_at(const lksi_view *p, int64_t i)
@@ -263,5 +271,74 @@ LKSI_KERNEL(max_pool_gather)
     if (lksi_numel(&s.y) == 0) return LKS_OK;
     s.plane = s.x.shape[2] * s.x.shape[3] * s.x.shape[4];
     lksi_parallel(cpu, lksi_numel(&s.y) / s.y.shape[4], 1 + 8192 / s.y.shape[4], gather_part, &s);
+    return LKS_OK;
+}
+
+/* --- padding by what is inside --- */
+
+static pooling padding_of(lksi_cpu *cpu, const lksi_args *a, const lksi_view *x, const lksi_view *y)
+{
+    pooling s = {.cpu = cpu, .a = a, .x = lift(x), .y = lift(y), .reflect = a->attr.edge.reflect};
+    for (int i = 0; i < 3; i++) {
+        s.in[i] = s.x.shape[2 + i];
+        s.out[i] = s.y.shape[2 + i];
+        s.padding[i] = i >= 5 - x->ndim ? a->attr.edge.before[i] : 0;
+    }
+    return s;
+}
+
+/* Rows of the result, of all channels that lie side by side or of one. */
+static void pad_part(void *arg, int64_t begin, int64_t end, int worker)
+{
+    const pooling *s = arg;
+    const lksi_view *x = &s->x, *y = &s->y;
+    int size = x->dtype == LKS_F64 ? 8 : x->dtype == LKS_F32 ? 4 : 2;
+    int64_t per = y->shape[1] / s->channels, last = s->in[2] - 1;
+    size_t pixel = (size_t)(s->channels * size);
+    (void)worker;
+    for (int64_t u = begin; u < end; u++) {
+        int64_t i = u % s->out[1], o = u / s->out[1] % s->out[0], rest = u / s->out[1] / s->out[0];
+        int64_t c = rest % per, n = rest / per;
+        const char *from = (const char *)x->data + (n * x->stride[0] + c * x->stride[1] +
+                                                    source_of(s, 0, o) * x->stride[2] +
+                                                    source_of(s, 1, i) * x->stride[3]) * size;
+        char *to = (char *)y->data + (n * y->stride[0] + c * y->stride[1] + o * y->stride[2] + i * y->stride[3]) * size;
+        int64_t xs = x->stride[4] * size, ys = y->stride[4] * size, q = 0;
+        for (; q < s->padding[2]; q++) memcpy(to + q * ys, from + source_of(s, 2, q) * xs, pixel);
+        if (xs == ys && xs == (int64_t)pixel) {
+            memcpy(to + q * ys, from, pixel * (size_t)(last + 1));
+            q += last + 1;
+        }
+        for (; q < s->out[2]; q++) memcpy(to + q * ys, from + source_of(s, 2, q) * xs, pixel);
+    }
+}
+
+static lks_status pad(lksi_cpu *cpu, const lksi_args *a)
+{
+    pooling s = padding_of(cpu, a, &a->in[0], &a->out[0]);
+    if (lksi_numel(&s.y) == 0) return LKS_OK;
+    s.channels = s.x.shape[1] > 1 && s.x.stride[1] == 1 && s.y.stride[1] == 1 ? s.x.shape[1] : 1;
+    int64_t rows = s.y.shape[0] * (s.y.shape[1] / s.channels) * s.out[0] * s.out[1];
+    lksi_parallel(cpu, rows, 1 + 8192 / (s.out[2] * s.channels), pad_part, &s);
+    return LKS_OK;
+}
+
+LKSI_KERNEL(reflection_pad1d) { return pad(cpu, a); }
+LKSI_KERNEL(reflection_pad2d) { return pad(cpu, a); }
+LKSI_KERNEL(reflection_pad3d) { return pad(cpu, a); }
+LKSI_KERNEL(replication_pad1d) { return pad(cpu, a); }
+LKSI_KERNEL(replication_pad2d) { return pad(cpu, a); }
+LKSI_KERNEL(replication_pad3d) { return pad(cpu, a); }
+
+LKSI_KERNEL(edge_pad_backward)
+{
+    pooling s = padding_of(cpu, a, &a->out[0], &a->in[0]);
+    if (lksi_numel(&s.x) == 0) return LKS_OK;
+    s.channels = s.x.shape[1] > 1 && s.x.stride[1] == 1 ? s.x.shape[1] : 1;
+    if (s.channels > CHANNELS) s.channels = CHANNELS;
+    s.room = larger(s.channels, s.out[2]);
+    TRY(memory_for(&s, (s.in[0] * s.in[1] + 1) * s.in[2] * s.channels + s.room));
+    lksi_parallel(cpu, s.x.shape[0] * ((s.x.shape[1] + s.channels - 1) / s.channels), 1 + 16384 / s.bytes,
+                  s.x.dtype == LKS_F64 ? fold_part_f64 : fold_part_f32, &s);
     return LKS_OK;
 }

@@ -241,6 +241,37 @@ static void NAME(share_part)(void *arg, int64_t begin, int64_t end, int worker)
     }
 }
 
+/* Gradient of padding by what is inside: each result's goes to where it was taken from. */
+static void NAME(fold_part)(void *arg, int64_t begin, int64_t end, int worker)
+{
+    const pooling *s = arg;
+    const lksi_view *y = &s->y;
+    int64_t all = s->x.shape[1], per = (all + s->channels - 1) / s->channels, width = s->in[2];
+    int64_t plane = s->in[0] * s->in[1] * width;
+    REAL *sum = lksi_scratch(s->cpu, worker, 0, s->bytes), *buffer = sum + plane * s->channels;
+    REAL *row = buffer + s->room;
+    for (int64_t u = begin; u < end; u++) {
+        int64_t n = u / per, c0 = u % per * s->channels, channels = all - c0 < s->channels ? all - c0 : s->channels;
+        memset(sum, 0, (size_t)(plane * channels) * sizeof(REAL));
+        for (int64_t o = 0; o < s->out[0]; o++)
+            for (int64_t i = 0; i < s->out[1]; i++) {
+                int64_t from = n * y->stride[0] + c0 * y->stride[1] + o * y->stride[2] + i * y->stride[3];
+                memset(row, 0, (size_t)(width * channels) * sizeof(REAL));
+                const REAL *g = channels == 1 ? NAME(run_of)(y, from, y->stride[4], s->out[2], buffer) : NULL;
+                for (int64_t q = 0; q < s->out[2]; q++) {
+                    int64_t k = source_of(s, 2, q);
+                    if (channels == 1) row[k] += g[q];
+                    else
+                        NAME(add)(row + k * channels, NAME(run_of)(y, from + q * y->stride[4], y->stride[1], channels,
+                                                                   buffer), channels);
+                }
+                NAME(add)(sum + (source_of(s, 0, o) * s->in[1] + source_of(s, 1, i)) * width * channels, row,
+                          width * channels);
+            }
+        NAME(put_plane)(s, n, c0, channels, sum);
+    }
+}
+
 #undef CORE_
 #undef CORE
 #undef NAME

@@ -120,7 +120,7 @@ static lks_status run(lks_context *ctx, const char *where, int op, int nin, lks_
     for (int i = 0; i < nout; i++)
         if (given >> i & 1) out[i]->st->version++;
     if (op == LKSI_OP_batch_norm) /* staged statistics are inputs that it writes */
-        for (int i = 5; i < nin; i++)
+        for (int i = 5; i < nin && i < 7; i++)
             if (in[i] != lks_none) in[i]->st->version++;
     if ((row->kind == LKSI_KIND_OP || row->kind == LKSI_KIND_VIEW || row->kind == LKSI_KIND_NOGRAD) && !given &&
         lksi_tape_wants(ctx, nin, in) && lks_dtype_is_float(out[0]->v.dtype))

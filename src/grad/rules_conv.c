@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * rules_conv.c - gradients of convolution and pooling over 1 to 3 dims. The rows of a kind for 1, 2 and 3 dims follow
- * each other in the table. A weight's gradient is written straight into its slot.
+ * rules_conv.c - gradients of convolution, pooling, padding and sampling over 1 to 3 dims. The rows of a kind for 1, 2
+ * and 3 dims follow each other in the table. A weight's gradient is written straight into its slot.
  */
 #include "grad/rules.h"
 
@@ -157,3 +157,40 @@ RULE(avg_pool_backward)
     GIVE(0, lksi_call1(b->ctx, "avg_pool", first - 3 + b->g->v.ndim, 1, &b->g, b->attr));
     return LKS_OK;
 }
+
+/* --- padding by what is inside, sampling --- */
+
+static lks_status folded(lksi_back *b)
+{
+    lksi_attr attr = *b->attr;
+    lksi_meta m = lksi_back_meta(b, 0);
+    for (int d = 0; d < m.ndim; d++) attr.edge.size[d] = m.shape[d];
+    GIVE(0, lksi_call1(b->ctx, "pad", LKSI_OP_edge_pad_backward, 1, &b->g, &attr));
+    return LKS_OK;
+}
+
+RULE(reflection_pad1d) { return folded(b); }
+RULE(reflection_pad2d) { return folded(b); }
+RULE(reflection_pad3d) { return folded(b); }
+RULE(replication_pad1d) { return folded(b); }
+RULE(replication_pad2d) { return folded(b); }
+RULE(replication_pad3d) { return folded(b); }
+
+RULE(edge_pad_backward)
+{
+    int first = b->attr->edge.reflect ? LKSI_OP_reflection_pad1d : LKSI_OP_replication_pad1d;
+    GIVE(0, lksi_call1(b->ctx, "pad", first - 3 + b->g->v.ndim, 1, &b->g, b->attr));
+    return LKS_OK;
+}
+
+static lks_status sampled(lksi_back *b)
+{
+    lks_tensor *in[3] = {b->g, lksi_back_in(b, 0), lksi_back_in(b, 1)}, *out[2] = {NULL, NULL};
+    TRY(lksi_call(b->ctx, "grid_sampler", LKSI_OP_grid_sampler_backward, 3, in, b->attr, 2, out));
+    for (int i = 0; i < 2; i++)
+        if (lksi_back_needs(b, i)) b->grad[i] = out[i];
+    return LKS_OK;
+}
+
+RULE(grid_sampler_2d) { return sampled(b); }
+RULE(grid_sampler_3d) { return sampled(b); }

@@ -4,6 +4,7 @@
  * the target its gradient is written straight into its slot (lksi_back_slot), in the parameter's own dtype.
  */
 #include "grad/rules.h"
+#include <lockstep/comm.h>
 
 /* --- products --- */
 
@@ -90,7 +91,42 @@ static lks_status norm_back(lksi_back *b, int op)
 }
 
 RULE(layer_norm) { return norm_back(b, LKSI_OP_layer_norm_backward); }
-RULE(batch_norm) { return norm_back(b, LKSI_OP_batch_norm_backward); }
+RULE(group_norm) { return norm_back(b, LKSI_OP_group_norm_backward); }
+
+RULE(rms_norm)
+{
+    lks_tensor *in[4] = {b->g, lksi_back_in(b, 0), lksi_back_in(b, 1), lksi_back_out(b, 1)}, *out[2] = {NULL, NULL};
+    if (in[2] != lks_none && lksi_back_needs(b, 1)) out[1] = lksi_back_slot(b, 1);
+    TRY(lksi_call(b->ctx, "rms_norm", LKSI_OP_rms_norm_backward, 4, in, b->attr, 2, out));
+    for (int i = 0; i < 2; i++)
+        if (lksi_back_needs(b, i)) b->grad[i] = out[i];
+    return LKS_OK;
+}
+
+/* Statistics of all ranks: so are the sums that dx is made of. Collective. */
+static lks_status batch_norm_of_all(lksi_back *b, lks_tensor *measured)
+{
+    lks_tensor *x = lksi_back_in(b, 0), *mean = lksi_back_out(b, 1), *of[3] = {b->g, x, mean};
+    lks_tensor *sums = lksi_call1(b->ctx, "batch_norm", LKSI_OP_batch_norm_sums, 3, of, NULL);
+    lks_tensor *all = lks_clone(sums), *out[3] = {NULL, NULL, NULL};
+    if (!all) return lksi_rule_failed(b);
+    TRY(lks_all_reduce(all, LKS_SUM));
+    lks_tensor *in[8] = {b->g, x, lksi_back_in(b, 1), mean, lksi_back_out(b, 2), sums, all, measured};
+    if (in[2] != lks_none) {
+        out[1] = lksi_back_needs(b, 1) ? lksi_back_slot(b, 1) : NULL;
+        out[2] = lksi_back_needs(b, 2) ? lksi_back_slot(b, 2) : NULL;
+    }
+    TRY(lksi_call(b->ctx, "batch_norm", LKSI_OP_batch_norm_backward, 8, in, b->attr, 3, out));
+    for (int i = 0; i < 3; i++)
+        if (lksi_back_needs(b, i)) b->grad[i] = out[i];
+    return LKS_OK;
+}
+
+RULE(batch_norm)
+{
+    lks_tensor *measured = b->node->nin > 7 ? lksi_back_in(b, 7) : lks_none;
+    return measured == lks_none ? norm_back(b, LKSI_OP_batch_norm_backward) : batch_norm_of_all(b, measured);
+}
 
 /* --- softmax, losses --- */
 

@@ -147,6 +147,7 @@ typedef struct norm {
     lks_tensor *running_mean, *running_var; /* batch norm */
     int mean, var;                          /* their places in the set */
     double momentum, eps;
+    int sync; /* batch norm: statistics of all ranks */
 } norm;
 
 static lks_tensor *layer_norm_forward(lks_module *m, lks_tensor *x)
@@ -164,12 +165,20 @@ static lks_tensor *batch_norm_forward(lks_module *m, lks_tensor *x)
         mean = lksi_params_staged(m->ps, n->mean);
         var = lksi_params_staged(m->ps, n->var);
     }
+    if (m->train && n->sync) return lks_sync_batch_norm(x, n->weight, n->bias, mean, var, n->momentum, n->eps);
     return lks_batch_norm(x, n->weight, n->bias, n->running_mean, n->running_var, mean, var, m->train, n->momentum,
                           n->eps);
 }
 
 static const lksi_module_ops layer_norm_ops = {"layer_norm", layer_norm_forward};
 static const lksi_module_ops batch_norm_ops = {"batch_norm2d", batch_norm_forward};
+
+void lks_module_sync_batch_norm(lks_module *m, int on)
+{
+    if (!m) return;
+    if (m->ops == &batch_norm_ops) ((norm *)m)->sync = on != 0;
+    for (int i = 0; i < m->children; i++) lks_module_sync_batch_norm(m->child[i], on);
+}
 
 static lks_status ones(lks_tensor *t)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * conv.c - public functions of convolution and pooling over 1 to 3 dims. Attributes have three entries, the last for the
- * last dim; what the caller leaves out gets its default here.
+ * conv.c - public functions of convolution, pooling, padding and sampling over 1 to 3 dims. Attributes have three
+ * entries, the last for the last dim; what the caller leaves out gets its default here.
  */
 #include "ops/ops.h"
 
@@ -212,4 +212,37 @@ lks_tensor *lks_max_unpool(lks_tensor *x, lks_tensor *indices, const int64_t *si
     lksi_attr attr = {.pool = {.how = LKSI_POOL_WINDOW}};
     for (int d = 0; d < dims + 2; d++) attr.pool.size[d] = d < 2 ? x->v.shape[d < x->v.ndim ? d : 0] : size[d - 2];
     return lksi_call1(ctx, "lks_max_unpool", LKSI_OP_max_unpool1d - 1 + dims, 2, in, &attr);
+}
+
+/* --- padding by what is inside, sampling --- */
+
+static lks_tensor *padded(const char *where, int first, int reflect, lks_tensor *x, const int64_t *before,
+                          const int64_t *after)
+{
+    if (!x || x == lks_none) return NULL;
+    int dims = dims_of(x);
+    lksi_attr attr = {.edge = {.reflect = reflect}};
+    entries(attr.edge.before, dims, before, 0);
+    entries(attr.edge.after, dims, after, 0);
+    return lksi_call1(x->ctx, where, first - 1 + dims, 1, &x, &attr);
+}
+
+lks_tensor *lks_reflection_pad(lks_tensor *x, const int64_t *before, const int64_t *after)
+{
+    return padded("lks_reflection_pad", LKSI_OP_reflection_pad1d, 1, x, before, after);
+}
+
+lks_tensor *lks_replication_pad(lks_tensor *x, const int64_t *before, const int64_t *after)
+{
+    return padded("lks_replication_pad", LKSI_OP_replication_pad1d, 0, x, before, after);
+}
+
+lks_tensor *lks_grid_sample(lks_tensor *x, lks_tensor *grid, int mode, int padding, int align_corners)
+{
+    lks_tensor *in[2] = {x, grid};
+    lks_context *ctx = lksi_ctx(2, in);
+    if (!ctx || x == lks_none) return NULL;
+    lksi_attr attr = {.grid = {.mode = mode, .padding = padding, .align = align_corners != 0}};
+    int op = x->v.ndim == 5 ? LKSI_OP_grid_sampler_3d : LKSI_OP_grid_sampler_2d;
+    return lksi_call1(ctx, "lks_grid_sample", op, 2, in, &attr);
 }

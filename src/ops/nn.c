@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * nn.c - public functions of products, normalisation, softmax, losses, embedding, cat; and the table as the API shows it.
+ * nn.c - public functions of products, normalisation, softmax, losses, embedding, cat; and the table as the API
+ * shows it.
  */
 #include "ops/ops.h"
+#include <lockstep/comm.h>
 
 #include <string.h>
 
@@ -36,13 +38,51 @@ lks_tensor *lks_batch_norm(lks_tensor *x, lks_tensor *weight, lks_tensor *bias, 
                            lks_tensor *running_var, lks_tensor *staged_mean, lks_tensor *staged_var, int training,
                            double momentum, double eps)
 {
-    lks_tensor *in[7] = {x, weight, bias, running_mean, running_var, staged_mean, staged_var};
+    lks_tensor *in[8] = {x, weight, bias, running_mean, running_var, staged_mean, staged_var, lks_none};
     lks_tensor *out[3] = {NULL, NULL, NULL};
-    lks_context *ctx = lksi_ctx(7, in);
+    lks_context *ctx = lksi_ctx(8, in);
     if (!ctx) return NULL;
     if (ctx->staged_off) in[5] = in[6] = lks_none;
     lksi_attr attr = {.batch_norm = {.training = training != 0, .momentum = momentum, .eps = eps}};
-    return lksi_call(ctx, "lks_batch_norm", LKSI_OP_batch_norm, 7, in, &attr, 3, out) == LKS_OK ? out[0] : NULL;
+    return lksi_call(ctx, "lks_batch_norm", LKSI_OP_batch_norm, 8, in, &attr, 3, out) == LKS_OK ? out[0] : NULL;
+}
+
+lks_tensor *lks_sync_batch_norm(lks_tensor *x, lks_tensor *weight, lks_tensor *bias, lks_tensor *staged_mean,
+                                lks_tensor *staged_var, double momentum, double eps)
+{
+    lks_tensor *in[8] = {x, weight, bias, lks_none, lks_none, staged_mean, staged_var, lks_none};
+    lks_tensor *out[3] = {NULL, NULL, NULL};
+    lks_context *ctx = lksi_ctx(8, in);
+    if (!ctx || x == lks_none) return NULL;
+    if (ctx->staged_off) in[5] = in[6] = lks_none;
+    ctx->no_grad++; /* the gradient through what was measured is part of the row's */
+    lks_tensor *mine = lksi_call1(ctx, "lks_sync_batch_norm", LKSI_OP_batch_norm_stats, 1, &x, NULL);
+    in[7] = mine ? lks_all_gather(lks_unsqueeze(mine, 0)) : NULL;
+    ctx->no_grad--;
+    if (!in[7]) return NULL;
+    lksi_attr attr = {.batch_norm = {.training = 1, .momentum = momentum, .eps = eps}};
+    return lksi_call(ctx, "lks_sync_batch_norm", LKSI_OP_batch_norm, 8, in, &attr, 3, out) == LKS_OK ? out[0] : NULL;
+}
+
+lks_tensor *lks_rms_norm(lks_tensor *x, int ndims, lks_tensor *weight, double eps)
+{
+    static const double epsilon[] = {
+        [LKS_F64] = 0x1p-52, [LKS_F32] = 0x1p-23, [LKS_F16] = 0x1p-10, [LKS_BF16] = 0x1p-7};
+    lks_tensor *in[2] = {x, weight}, *out[2] = {NULL, NULL};
+    lks_context *ctx = lksi_ctx(2, in);
+    if (!ctx || x == lks_none) return NULL;
+    if (eps < 0 && lks_dtype_is_float(x->v.dtype)) eps = epsilon[x->v.dtype];
+    lksi_attr attr = {.norm = {.ndims = ndims, .eps = eps}};
+    return lksi_call(ctx, "lks_rms_norm", LKSI_OP_rms_norm, 2, in, &attr, 2, out) == LKS_OK ? out[0] : NULL;
+}
+
+lks_tensor *lks_group_norm(lks_tensor *x, int64_t groups, lks_tensor *weight, lks_tensor *bias, double eps)
+{
+    lks_tensor *in[3] = {x, weight, bias}, *out[3] = {NULL, NULL, NULL};
+    lks_context *ctx = lksi_ctx(3, in);
+    if (!ctx) return NULL;
+    lksi_attr attr = {.norm = {.groups = groups, .eps = eps}};
+    return lksi_call(ctx, "lks_group_norm", LKSI_OP_group_norm, 3, in, &attr, 3, out) == LKS_OK ? out[0] : NULL;
 }
 
 static lks_tensor *along(const char *where, int op, lks_tensor *x, int dim)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * infer_norm.c - shape rules of layer_norm and batch_norm. Statistics are float32, float64 where x is.
+ * infer_norm.c - shape rules of layer_norm, rms_norm, group_norm and batch_norm. Statistics are float32, float64 where
+ * x is.
  */
 #include "table/table.h"
 
@@ -116,6 +117,97 @@ lks_status lksi_infer_layer_norm_backward(lksi_args *a)
     return LKS_OK;
 }
 
+lks_status lksi_infer_rms_norm(lksi_args *a)
+{
+    const lksi_view *x = &a->in[0];
+    int64_t rows;
+    TRY(layer_norm_check(a, x, input(a, 1), NULL, &rows));
+    like(&a->out[0], x, 0);
+    vector(&a->out[1], wide(x), rows);
+    return LKS_OK;
+}
+
+/* dweight has weight's shape and dtype; [0] without one. */
+lks_status lksi_infer_rms_norm_backward(lksi_args *a)
+{
+    const lksi_view *dy = &a->in[0], *x = &a->in[1], *weight = &a->in[2], *rstd = &a->in[3];
+    char s[128], t[128];
+    int64_t rows;
+    TRY(layer_norm_check(a, x, weight, NULL, &rows));
+    if (!lks_dtype_is_float(dy->dtype) || !same_shape(dy, x) || rstd->ndim < 0 || lksi_numel(rstd) != rows ||
+        !lks_dtype_is_float(rstd->dtype))
+        return lksi_why(a, LKS_ERR_SHAPE, "dy %s or its statistics do not fit x %s", lksi_shape_text(dy, s, sizeof s),
+                        lksi_shape_text(x, t, sizeof t));
+    like(&a->out[0], x, 0);
+    if (weight->ndim >= 0) like(&a->out[1], weight, 0);
+    else vector(&a->out[1], wide(x), 0);
+    return LKS_OK;
+}
+
+/* x [N, C, ...]; weight and bias [C] or absent; groups that divide C. */
+static lks_status group_norm_check(lksi_args *a, const lksi_view *x, const lksi_view *weight, const lksi_view *bias)
+{
+    char s[128], t[128];
+    int64_t groups = a->attr.norm.groups;
+    if (!lks_dtype_is_float(x->dtype))
+        return lksi_why(a, LKS_ERR_DTYPE, "x is %s, a floating dtype is needed", lks_dtype_name(x->dtype));
+    if (x->ndim < 2)
+        return lksi_why(a, LKS_ERR_SHAPE, "x %s needs a batch and a channel dim", lksi_shape_text(x, s, sizeof s));
+    if (groups < 1 || x->shape[1] % groups)
+        return lksi_why(a, LKS_ERR_SHAPE, "the channels of x %s do not make %lld groups",
+                        lksi_shape_text(x, s, sizeof s), (long long)groups);
+    if (!(a->attr.norm.eps >= 0)) return lksi_why(a, LKS_ERR_ARGUMENT, "eps is %g", a->attr.norm.eps);
+    for (int i = 0; i < 2; i++) {
+        const lksi_view *p = i ? bias : weight;
+        if (p->ndim < 0) continue;
+        if (!lks_dtype_is_float(p->dtype)) return lksi_why(a, LKS_ERR_DTYPE, "weight and bias must be floating");
+        if (p->ndim != 1 || p->shape[0] != x->shape[1])
+            return lksi_why(a, LKS_ERR_SHAPE, "%s %s does not fit the channels of x %s", i ? "bias" : "weight",
+                            lksi_shape_text(p, s, sizeof s), lksi_shape_text(x, t, sizeof t));
+    }
+    return LKS_OK;
+}
+
+static void table_of(lksi_view *v, lks_dtype dtype, int64_t rows, int64_t columns)
+{
+    v->dtype = dtype;
+    v->ndim = 2;
+    v->shape[0] = rows;
+    v->shape[1] = columns;
+    lksi_contiguous_strides(v);
+}
+
+lks_status lksi_infer_group_norm(lksi_args *a)
+{
+    const lksi_view *x = &a->in[0];
+    TRY(group_norm_check(a, x, input(a, 1), input(a, 2)));
+    like(&a->out[0], x, 1);
+    table_of(&a->out[1], wide(x), x->shape[0], a->attr.norm.groups);
+    table_of(&a->out[2], wide(x), x->shape[0], a->attr.norm.groups);
+    return LKS_OK;
+}
+
+/* As batch_norm_backward. */
+lks_status lksi_infer_group_norm_backward(lksi_args *a)
+{
+    const lksi_view *dy = &a->in[0], *x = &a->in[1], *weight = &a->in[2];
+    char s[128], t[128];
+    TRY(group_norm_check(a, x, weight, &absent));
+    if (!lks_dtype_is_float(dy->dtype) || !same_shape(dy, x))
+        return lksi_why(a, LKS_ERR_SHAPE, "dy %s does not fit x %s", lksi_shape_text(dy, s, sizeof s),
+                        lksi_shape_text(x, t, sizeof t));
+    for (int i = 3; i < 5; i++)
+        if (a->in[i].ndim != 2 || a->in[i].shape[0] != x->shape[0] || a->in[i].shape[1] != a->attr.norm.groups ||
+            !lks_dtype_is_float(a->in[i].dtype))
+            return lksi_why(a, LKS_ERR_SHAPE, "statistics %s do not fit x %s", lksi_shape_text(&a->in[i], s, sizeof s),
+                            lksi_shape_text(x, t, sizeof t));
+    like(&a->out[0], x, 1);
+    lks_dtype dtype = weight->ndim < 0 ? wide(x) : weight->dtype;
+    vector(&a->out[1], dtype, weight->ndim < 0 ? 0 : x->shape[1]);
+    vector(&a->out[2], dtype, x->shape[1]);
+    return LKS_OK;
+}
+
 /* Inputs from `first` on are parameters and statistics, all [C] or absent; name[i] for the text. */
 static lks_status batch_norm_check(lksi_args *a, const lksi_view *x, int first, int count, const char *const *name)
 {
@@ -138,6 +230,38 @@ static lks_status batch_norm_check(lksi_args *a, const lksi_view *x, int first, 
     return LKS_OK;
 }
 
+/* What each rank measured, [ranks, 1 + 2 C] of float64. */
+static lks_status measured_fits(lksi_args *a, const lksi_view *m, const lksi_view *x)
+{
+    char s[128], t[128];
+    if (m->ndim < 0) return LKS_OK;
+    if (m->dtype != LKS_F64 || m->ndim != 2 || m->shape[0] < 1 || m->shape[1] != 1 + 2 * x->shape[1])
+        return lksi_why(a, LKS_ERR_SHAPE, "what was measured %s does not fit the channels of x %s",
+                        lksi_shape_text(m, s, sizeof s), lksi_shape_text(x, t, sizeof t));
+    return LKS_OK;
+}
+
+lks_status lksi_infer_batch_norm_stats(lksi_args *a)
+{
+    const lksi_view *x = &a->in[0];
+    TRY(batch_norm_check(a, x, 1, 0, NULL));
+    vector(&a->out[0], LKS_F64, 1 + 2 * x->shape[1]);
+    return LKS_OK;
+}
+
+lks_status lksi_infer_batch_norm_sums(lksi_args *a)
+{
+    static const char *const name[] = {"mean"};
+    const lksi_view *dy = &a->in[0], *x = &a->in[1];
+    char s[128], t[128];
+    TRY(batch_norm_check(a, x, 2, 1, name));
+    if (a->in[2].ndim < 0 || !lks_dtype_is_float(dy->dtype) || !same_shape(dy, x))
+        return lksi_why(a, LKS_ERR_SHAPE, "dy %s does not fit x %s", lksi_shape_text(dy, s, sizeof s),
+                        lksi_shape_text(x, t, sizeof t));
+    table_of(&a->out[0], LKS_F64, 3, x->shape[1]);
+    return LKS_OK;
+}
+
 lks_status lksi_infer_batch_norm(lksi_args *a)
 {
     static const char *const name[] = {"weight",       "bias",        "running_mean",
@@ -150,6 +274,7 @@ lks_status lksi_infer_batch_norm(lksi_args *a)
     if ((input(a, 5)->ndim < 0) != (input(a, 6)->ndim < 0))
         return lksi_why(a, LKS_ERR_ARGUMENT, "staged_mean and staged_var go together");
     if (!(momentum >= 0 && momentum <= 1)) return lksi_why(a, LKS_ERR_ARGUMENT, "momentum is %g", momentum);
+    TRY(measured_fits(a, input(a, 7), x));
     like(&a->out[0], x, 1);
     vector(&a->out[1], wide(x), x->shape[1]);
     vector(&a->out[2], wide(x), x->shape[1]);
@@ -164,6 +289,14 @@ lks_status lksi_infer_batch_norm_backward(lksi_args *a)
     char s[128], t[128];
     TRY(batch_norm_check(a, x, 2, 3, name));
     if (a->in[3].ndim < 0 || a->in[4].ndim < 0) return lksi_why(a, LKS_ERR_ARGUMENT, "mean and rstd are needed");
+    TRY(measured_fits(a, input(a, 7), x));
+    for (int i = 5; i < 7; i++) {
+        const lksi_view *v = input(a, i);
+        if ((v->ndim < 0) != (input(a, 7)->ndim < 0) ||
+            (v->ndim >= 0 && (v->dtype != LKS_F64 || v->ndim != 2 || v->shape[0] != 3 || v->shape[1] != x->shape[1])))
+            return lksi_why(a, LKS_ERR_SHAPE, "sums %s do not fit the channels of x %s",
+                            lksi_shape_text(v, s, sizeof s), lksi_shape_text(x, t, sizeof t));
+    }
     if (!lks_dtype_is_float(dy->dtype) || !same_shape(dy, x))
         return lksi_why(a, LKS_ERR_SHAPE, "dy %s does not fit x %s", lksi_shape_text(dy, s, sizeof s),
                         lksi_shape_text(x, t, sizeof t));

@@ -48,7 +48,7 @@ int64_t lksi_numel(const lksi_view *v);                       /* product of shap
 int lksi_is_contiguous(const lksi_view *v);                   /* row-major; strides of size-1 dims are ignored */
 int lksi_is_channels_last(const lksi_view *v);                /* 4-D or 5-D, channels fastest in memory */
 void lksi_contiguous_strides(lksi_view *v);                   /* row-major strides for v->shape */
-void lksi_channels_last_strides(lksi_view *v);                /* of any ndim from 3 on */
+void lksi_channels_last_strides(lksi_view *v); /* of any ndim from 3 on */
 int lksi_broadcast(const lksi_view *a, const lksi_view *b, lksi_view *out); /* 1 = fits; sets ndim and shape */
 lks_dtype lksi_promote_views(const lksi_view *a, const lksi_view *b);       /* 0-dim tensors do not widen */
 const char *lksi_shape_text(const lksi_view *v, char *buffer, int bytes);   /* "[2,3]"; "none" if absent */

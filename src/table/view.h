@@ -36,7 +36,9 @@ typedef union lksi_attr {
         int64_t kernel[3], stride[3], padding[3], dilation[3], size[5], divisor;
         int32_t how, ceil, include_pad;
     } pool;
-    struct { int32_t ndims; double eps; } norm;
+    struct { int64_t before[3], after[3], size[5]; int32_t reflect; } edge; /* entries and size as for pool */
+    struct { int32_t mode, padding, align; } grid;
+    struct { int32_t ndims; int64_t groups; double eps; } norm; /* groups: group_norm */
     struct { int32_t training; double momentum, eps; } batch_norm;
     struct { int64_t ignore_index; double smoothing; int32_t reduction; } loss;
     struct { int64_t rows; } embedding;
