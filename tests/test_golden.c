@@ -260,6 +260,38 @@ CALL(do_cross_entropy)
     return one(y, lks_cross_entropy(x[0], x[1], INT(ignore), NUM(smoothing), INT(reduction)));
 }
 
+CALL(do_reflection_pad)
+{
+    NOT_USED;
+    int64_t before[LKS_MAX_DIMS], after[LKS_MAX_DIMS];
+    arg_list(a, "before", before), arg_list(a, "after", after);
+    return one(y, lks_reflection_pad(x[0], before, after));
+}
+CALL(do_replication_pad)
+{
+    NOT_USED;
+    int64_t before[LKS_MAX_DIMS], after[LKS_MAX_DIMS];
+    arg_list(a, "before", before), arg_list(a, "after", after);
+    return one(y, lks_replication_pad(x[0], before, after));
+}
+CALL(do_grid_sample)
+{
+    NOT_USED;
+    return one(y, lks_grid_sample(x[0], x[1], INT(mode), INT(padding), INT(align_corners)));
+}
+CALL(do_rms_norm) { return one(y, lks_rms_norm(x[0], INT(ndims), n > 1 ? x[1] : LKS_NONE, NUM(eps))); }
+CALL(do_group_norm)
+{
+    return one(y, lks_group_norm(x[0], INT(groups), n > 1 ? x[1] : LKS_NONE, n > 2 ? x[2] : LKS_NONE, NUM(eps)));
+}
+CALL(do_sync_batch_norm)
+{
+    NOT_USED;
+    y[1] = lks_clone(x[3]), y[2] = lks_clone(x[4]);
+    y[0] = lks_sync_batch_norm(x[0], x[1], x[2], y[1], y[2], NUM(momentum), NUM(eps));
+    return y[0] ? 3 : 0;
+}
+
 /* --- indexing, attention --- */
 
 BINARY(embedding)
@@ -284,12 +316,14 @@ static const op ops[] = {
     OP(conv_tbc, 0), OP(max_pool, 0), OP(avg_pool, 0), OP(adaptive_avg_pool, 0), OP(adaptive_max_pool, 0),
     OP(fractional_max_pool, 0), OP(max_unpool, EACH),
     OP(layer_norm, 0), OP(batch_norm, 0), OP(softmax, 0), OP(log_softmax, 0), OP(cross_entropy, 0),
+    OP(sync_batch_norm, 0), OP(rms_norm, 0), OP(group_norm, 0), OP(reflection_pad, 0), OP(replication_pad, 0),
+    OP(grid_sample, 0),
     OP(embedding, 0), OP(cat, EACH), OP(scaled_dot_product_attention, 0),
 };
 enum { OPS = sizeof ops / sizeof ops[0] };
 
 /* Functions of ops.h that draw numbers: torch's are others. */
-static const char *const random_ops[] = {"dropout", "uniform_", "normal_", "bernoulli_"};
+static const char *const random_ops[] = {"dropout", "uniform_", "normal_", "bernoulli", "bernoulli_"};
 
 /* --- one tensor, one case --- */
 

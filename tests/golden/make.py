@@ -465,6 +465,7 @@ def norm_cases():
     bn = [real(4, 5, 3, 4), real(5, wide=True), real(5, wide=True), real(5, needs=False, wide=True),
           positive(5, needs=False, wide=True)]
     case("batch_norm", "training", batch_norm, bn, training=1, momentum=0.1, eps=1e-5)
+    case("sync_batch_norm", "one rank", batch_norm, bn, training=1, momentum=0.1, eps=1e-5)
     case("batch_norm", "evaluation", batch_norm, bn, training=0, momentum=0.1, eps=1e-5)
 
 
@@ -903,7 +904,8 @@ def make_optimizers(f):
     put(group, "grads", grads)
     note(group, sizes=" ".join(str(s) for s in sizes))
     for name, (kind, options, *more) in OPTIMIZERS.items():
-        # clip_norm, clip_value; first_lr: of parameter 0; absent: parameter 1 has no gradient at steps 1, 4, 7, ...
+        # clip_norm, clip_value; first_lr: of parameter 0; absent: parameter 1 has no gradient at steps 1, 4, 7, ...;
+        # ema: moving average of all from the start on, as it is after the last step
         more = more[0] if more else {}
         g = group.create_group(name)
         note(g, args=text({k: [*v] if isinstance(v, tuple) else float(v) for k, v in {**options, **more}.items()}))
@@ -911,6 +913,8 @@ def make_optimizers(f):
             ps = [torch.from_numpy(s.copy()).to(dtype).requires_grad_() for s in start]
             groups = [dict(params=ps[:1], lr=more["first_lr"]), dict(params=ps[1:])] if "first_lr" in more else ps
             opt = kind(groups, foreach=False, **options)
+            average = [p.detach().clone() for p in ps]
+            move = torch.optim.swa_utils.get_ema_multi_avg_fn(more.get("ema", 0.5))
             track = []
             for step in range(STEPS):
                 for p, piece in zip(ps, np.split(grads[step], np.cumsum(sizes)[:-1])):
@@ -922,8 +926,13 @@ def make_optimizers(f):
                 if "clip_value" in more:
                     torch.nn.utils.clip_grad_value_(ps, more["clip_value"])
                 opt.step()
+                with torch.no_grad():
+                    move(average, [p.detach() for p in ps], step + 1)
                 track.append(np.concatenate([p.detach().numpy().ravel() for p in ps]))
-            put(g, "f64" if dtype == torch.float64 else "f32", np.stack(track))
+            name = "f64" if dtype == torch.float64 else "f32"
+            put(g, name, np.stack(track))
+            if "ema" in more:
+                put(g, "average_" + name, np.concatenate([a.numpy().ravel() for a in average]))
 
 
 def make_schedules(f):
