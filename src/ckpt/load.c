@@ -177,7 +177,9 @@ static lks_status read_scaler(loading *l)
     int64_t enabled, bits;
     const struct { const char *name; int64_t *value; } whole[] = {
         {"enabled", &enabled}, {"scale_bits", &bits}, {"tracker", &v->tracker}, {"good", &v->good}, {"bad", &v->bad},
-        {"floor_skips", &v->floor_skips}, {"interval", &v->interval}, {"floor_limit", &v->floor_limit}};
+        {"floor_skips", &v->floor_skips}, {"interval", &v->interval}, {"floor_limit", &v->floor_limit},
+        {"hysteresis", &v->hysteresis}, {"fixed", &v->fixed}, {"credit", &v->credit}, {"sticky", &v->sticky},
+        {"strikes", &v->strikes}, {"window_at", &v->window_at}};
     const struct { const char *name; double *value; } real[] = {
         {"growth", &v->growth}, {"backoff", &v->backoff}, {"floor", &v->floor}, {"ceiling", &v->ceiling}};
     for (size_t i = 0; i < sizeof whole / sizeof *whole; i++)

@@ -162,7 +162,10 @@ static lks_status put_scaler(saving *s)
     } whole[] = {{"enabled", v->enabled},   {"scale_bits", v->scale_bits},
                  {"tracker", v->tracker},   {"good", v->good},
                  {"bad", v->bad},           {"floor_skips", v->floor_skips},
-                 {"interval", v->interval}, {"floor_limit", v->floor_limit}};
+                 {"interval", v->interval}, {"floor_limit", v->floor_limit},
+                 {"hysteresis", v->hysteresis}, {"fixed", v->fixed},
+                 {"credit", v->credit},     {"sticky", v->sticky},
+                 {"strikes", v->strikes},   {"window_at", v->window_at}};
     const struct { const char *name; double value; } real[] = {
         {"growth", v->growth}, {"backoff", v->backoff}, {"floor", v->floor}, {"ceiling", v->ceiling}};
     float scale;

@@ -24,6 +24,15 @@ static lks_status start_bucket(lks_dp *dp, int k)
 {
     lksi_bucket *q = &dp->bucket[k];
     int size = lks_dtype_size(q->arena);
+    if (dp->here && q->end > q->begin) { /* whose fault it is can be seen only before the sum */
+        int64_t n = q->end - q->begin, one = 1;
+        lksi_view in, out;
+        lksi_view_init(&in, q->arena, 1, &n);
+        lksi_view_init(&out, LKS_I32, 1, &one);
+        in.data = dp->ps->arena[q->arena]->grad + q->begin * size;
+        out.data = dp->here;
+        TRY(lksi_call_raw(dp->ctx, backward_name, LKSI_OP_grad_check, 1, &in, NULL, 1, &out));
+    }
     dp->collectives++;
     return lksi_comm_all_reduce(dp->ctx->comm, q->what, dp->ps->arena[q->arena]->grad + q->begin * size,
                                 q->end - q->begin, q->arena, LKS_SUM, &q->rq);
@@ -203,6 +212,17 @@ static double nominal(void *self)
     return ((lks_dp *)self)->nominal;
 }
 
+static const int32_t *here(void *self)
+{
+    return ((lks_dp *)self)->here;
+}
+
+static int bucket_of(void *self, int entry)
+{
+    const lks_dp *dp = self;
+    return entry >= 0 && entry < dp->ps->n ? dp->bucket_of[entry] : -1;
+}
+
 static void new_window(lks_dp *dp)
 {
     dp->micro = 0;
@@ -276,6 +296,8 @@ lks_status lks_dp_backward(lks_dp *dp, lks_scaler *s, lks_tensor *loss, double s
         memset(dp->seen, 0, (size_t)dp->ps->n);
         st = post_weight(dp);
         if (mine == LKS_OK) mine = st;
+        if (dp->here && (st = lksi_device_zero(ctx->dev, dp->here, sizeof *dp->here)) != LKS_OK && mine == LKS_OK)
+            mine = st;
         TRY(post_control(dp));
         dp->syncing = 1;
     }
@@ -349,6 +371,11 @@ static lks_status set_up(lks_dp *dp)
     TRY(lksi_device_alloc(dp->ctx->dev, 2 * sizeof(double), &p));
     dp->weight = p;
     TRY(lksi_device_zero(dp->ctx->dev, dp->weight, 2 * sizeof(double)));
+    if (dp->ctx->base.size > 1) {
+        TRY(lksi_device_alloc(dp->ctx->dev, sizeof *dp->here, &p));
+        dp->here = p;
+        TRY(lksi_device_zero(dp->ctx->dev, dp->here, sizeof *dp->here));
+    }
     TRY(lksi_buckets_build(dp));
     return add_hooks(dp);
 }
@@ -370,7 +397,7 @@ lks_status lks_dp_create(lks_params *ps, int64_t bucket_bytes, lks_dp **out)
         dp->ctx = ctx;
         dp->ps = ps;
         dp->bucket_bytes = bucket_bytes ? bucket_bytes : BUCKET_BYTES;
-        dp->reducer = (lksi_reducer){dp, finish, failed, weight, nominal, stepped};
+        dp->reducer = (lksi_reducer){dp, finish, failed, weight, nominal, stepped, here, bucket_of};
         st = set_up(dp);
     }
     st = lksi_agree(ctx->comm, where, st);
@@ -404,6 +431,7 @@ void lks_dp_destroy(lks_dp **pdp)
     lksi_free(b, dp->seen);
     lksi_free(b, dp->hook);
     if (dp->weight) lksi_device_free(ctx->dev, dp->weight);
+    if (dp->here) lksi_device_free(ctx->dev, dp->here);
     lksi_free(b, dp);
     *pdp = NULL;
 }

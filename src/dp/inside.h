@@ -50,6 +50,7 @@ struct lks_dp {
     double host_weight;
     int device_weight;   /* a weight tensor was added */
     double *weight;      /* device: [0] the sum, [1] what the host adds */
+    int32_t *here;       /* device: this rank's gradients were not finite before the sum; NULL with one rank */
     lksi_request *weight_rq, *control_rq;
     int64_t staged_ranks; /* control: ranks whose forward staged buffers */
     int staged_here;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * backward.c - the walk: nodes by falling number, each when all of its outputs' gradients are there. Order of additions is
- * the order of the walk, the same every time. Rules know the mathematics, this file does not.
+ * backward.c - the walk: nodes by falling number, each when all of its outputs' gradients are there. Order of additions
+ * is the order of the walk, the same every time. Rules know the mathematics, this file does not.
  */
 #include "autocast/autocast.h"
 #include "grad/grad.h"
@@ -91,7 +91,8 @@ static lks_status discover(walk *w, lksi_node *root)
         lksi_node *n = w->stack[--w->stack_count];
         if (n->freed)
             return lksi_fail(&w->ctx->base, LKS_ERR_MODIFIED, w->where,
-                             "the graph of %s was freed by an earlier backward (pass retain = 1 there)", lksi_rows[n->op].name);
+                             "the graph of %s was freed by an earlier backward (pass retain = 1 there)",
+                             lksi_node_name(n));
         for (int i = 0; i < n->nin; i++) {
             lksi_edge e = n->edge[i];
             if (e.leaf) TRY(meet_leaf(w, e.leaf));
@@ -141,6 +142,7 @@ static lks_status add_in(walk *w, lks_tensor **sum, uint8_t *own, lks_tensor *g,
 static lks_status leaf_add(walk *w, lks_tensor *leaf, lks_tensor *g, int fresh)
 {
     lks_context *ctx = w->ctx;
+    leaf->grad_pass = w->pass;
     if (g == leaf->grad_slot) { /* written in place by the rule */
         leaf->grad = lks_keep(g);
         return LKS_OK;
@@ -289,22 +291,23 @@ lks_tensor *lksi_back_whole(const lksi_back *b, int i, int *fail)
 static lks_status visit(walk *w, lksi_node *n)
 {
     lks_context *ctx = w->ctx;
-    const lksi_row *row = &lksi_rows[n->op];
+    const char *name = lksi_node_name(n);
     if (n->freed)
-        return lksi_fail(&ctx->base, LKS_ERR_MODIFIED, w->where, "the graph of %s was freed (pass retain = 1)", row->name);
-    lksi_back_fn rule = lksi_back_rules[n->op];
+        return lksi_fail(&ctx->base, LKS_ERR_MODIFIED, w->where, "the graph of %s was freed (pass retain = 1)", name);
+    lksi_back_fn rule = n->op < 0 ? lksi_custom_back : lksi_back_rules[n->op];
     if (!rule)
-        return lksi_fail(&ctx->base, LKS_ERR_UNSUPPORTED, w->where, "%s is not differentiable%s", row->name,
-                         row->kind == LKSI_KIND_NOGRAD ? " twice" : "");
+        return lksi_fail(&ctx->base, LKS_ERR_UNSUPPORTED, w->where, "%s is not differentiable%s", name,
+                         lksi_rows[n->op].kind == LKSI_KIND_NOGRAD ? " twice" : "");
+    if (n->recompute && !n->recompute->filled) TRY(n->recompute->refill(n->recompute));
     for (int i = 0; i < n->nin + n->nout; i++) {
         lksi_saved *s = &n->saved[i];
         if (s->t && s->t->st->version != s->version) {
             char text[256];
-            return lksi_fail(&ctx->base, LKS_ERR_MODIFIED, w->where,
-                             "%s %d of %s, %s, was changed in place after it was saved for backward (version %lld, saved %lld)",
-                             i < n->nin ? "input" : "output", i < n->nin ? i : i - n->nin, row->name,
-                             lksi_tensor_text(s->t, text, sizeof text), (long long)s->t->st->version,
-                             (long long)s->version);
+            return lksi_fail(
+                &ctx->base, LKS_ERR_MODIFIED, w->where,
+                "%s %d of %s, %s, was changed in place after it was saved for backward (version %lld, saved %lld)",
+                i < n->nin ? "input" : "output", i < n->nin ? i : i - n->nin, name,
+                lksi_tensor_text(s->t, text, sizeof text), (long long)s->t->st->version, (long long)s->version);
         }
     }
     lks_tensor *few[16] = {NULL}, **grad = few;
@@ -313,6 +316,8 @@ static lks_status visit(walk *w, lksi_node *n)
     if (s == LKS_OK) {
         lksi_back b = {.ctx = ctx, .node = n, .attr = &n->attr, .g = n->grad[0], .grad = grad,
                        .create_graph = w->create_graph, .slots = !w->capturing};
+        const char *before = ctx->visiting;
+        ctx->visiting = name;
         s = rule(&b);
         for (int i = 0; i < n->nin && s == LKS_OK; i++) {
             if (!grad[i] || !lksi_back_needs(&b, i)) continue;
@@ -320,6 +325,7 @@ static lks_status visit(walk *w, lksi_node *n)
             for (int k = 0; k < n->nin; k++) fresh &= k == i || !grad[k] || grad[k]->st != grad[i]->st;
             s = deliver(w, n->edge[i], grad[i], fresh);
         }
+        ctx->visiting = before;
         lks_scope_end(ctx);
     }
     if (grad != few) lksi_free(&ctx->base, grad);

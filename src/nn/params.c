@@ -268,6 +268,8 @@ lks_status lks_params_zero_grad(lks_params *ps)
         lksi_entry *e = &ps->e[i];
         if (e->is_buffer) continue;
         if (e->t->grad) TRY(lks_zero_grad(e->t));
+        if (e->want_trainable == e->trainable && e->t->requires_grad != e->trainable)
+            e->want_trainable = e->t->requires_grad; /* lks_set_requires_grad on the parameter itself */
         if (e->trainable == e->want_trainable) continue;
         TRY(lks_set_requires_grad(e->t, e->want_trainable));
         e->trainable = e->want_trainable;

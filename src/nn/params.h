@@ -32,6 +32,9 @@ typedef struct lksi_reducer {
     const double *(*weight)(void *self);            /* device double: true weight summed over ranks and micro-batches */
     double (*nominal)(void *self);                  /* nominal weight, 0 = none */
     void (*stepped)(void *self);                    /* the step is over: a new window begins */
+    const int32_t *(*here)(void *self);             /* device: 1 = this rank's gradients were not finite before their
+                                                     * reduction; NULL: not looked at */
+    int (*bucket)(void *self, int entry);           /* bucket of an entry, -1: none */
 } lksi_reducer;
 
 struct lks_params {

@@ -15,10 +15,13 @@
 #include <string.h>
 
 _Static_assert((int)LKSI_STEP_SGD == (int)LKS_SGD && (int)LKSI_STEP_ADAM == (int)LKS_ADAM &&
-                   (int)LKSI_STEP_ADAMW == (int)LKS_ADAMW,
+                   (int)LKSI_STEP_ADAMW == (int)LKS_ADAMW && (int)LKSI_STEP_RMSPROP == (int)LKS_RMSPROP &&
+                   (int)LKSI_STEP_ADAGRAD == (int)LKS_ADAGRAD && (int)LKSI_STEP_LAMB == (int)LKS_LAMB &&
+                   (int)LKSI_STEP_LARS == (int)LKS_LARS,
                "kinds");
 _Static_assert((int)LKSI_LR_CONSTANT == (int)LKS_SCHEDULE_CONSTANT && (int)LKSI_LR_LINEAR == (int)LKS_SCHEDULE_LINEAR &&
-                   (int)LKSI_LR_COSINE == (int)LKS_SCHEDULE_COSINE && (int)LKSI_LR_STEP == (int)LKS_SCHEDULE_STEP,
+                   (int)LKSI_LR_COSINE == (int)LKS_SCHEDULE_COSINE && (int)LKSI_LR_STEP == (int)LKS_SCHEDULE_STEP &&
+                   (int)LKSI_LR_WSD == (int)LKS_SCHEDULE_WSD && (int)LKSI_LR_TABLE == (int)LKS_SCHEDULE_TABLE,
                "schedules");
 _Static_assert((int)LKSI_RAN == (int)LKS_STEPPED && (int)LKSI_SKIPPED_HERE == (int)LKS_SKIPPED_HERE &&
                    (int)LKSI_SKIPPED_ELSEWHERE == (int)LKS_SKIPPED_ELSEWHERE && (int)LKSI_NOTHING == (int)LKS_NOTHING,
@@ -26,8 +29,10 @@ _Static_assert((int)LKSI_RAN == (int)LKS_STEPPED && (int)LKSI_SKIPPED_HERE == (i
 
 enum state { READY, UNSCALED, STEPPED };
 
-#define BLOCKS 3 /* of one arena: two moments or the momentum, and the master */
-#define MASTER 2
+#define STATES 3 /* per-element state of a kind, in the order of its row's outputs */
+#define MASTER 3
+#define AVERAGE 4
+#define BLOCKS 5 /* of one arena */
 #define UPLOAD 4096 /* an upload of at most this is queued without a wait */
 
 struct lks_optim {
@@ -56,9 +61,15 @@ struct lks_optim {
     lksi_part *dev_part;
     lksi_step *dev_step;
     lksi_segment_step *dev_segment_step;
+    lksi_piece *dev_piece; /* LAMB, LARS */
+    double *dev_table;     /* the program's schedule */
+    int amsgrad, centered, underflow;
     char *block[LKSI_ARENAS][BLOCKS];
     /* order of calls */
+    char *aside[LKSI_ARENAS]; /* the values while the averages stand in their place */
+    int swapped;
     int state;
+    int64_t walk, scaled; /* at the unscale: backward passes and scaled losses so far */
     const lks_scaler *with; /* the scaler of that state, and its round */
     int64_t round;
     int64_t attempts, before; /* attempts made; those before the last load or creation cannot be asked about */
@@ -150,6 +161,35 @@ static void masters_agree(lks_optim *opt)
             opt->master_version[i] = opt->ps->arena[k]->slice[i - opt->first[k]].value->st->version;
 }
 
+/* State blocks that a kind always has. */
+static int states_of(int kind)
+{
+    switch (kind) {
+    case LKSI_STEP_SGD:
+    case LKSI_STEP_LARS: return 0;
+    case LKSI_STEP_RMSPROP:
+    case LKSI_STEP_ADAGRAD: return 1;
+    default: return 2;
+    }
+}
+
+static int layerwise(const lks_optim *opt)
+{
+    return opt->set.kind == LKSI_STEP_LAMB || opt->set.kind == LKSI_STEP_LARS;
+}
+
+/* SGD and LARS. */
+static int with_momentum(const lks_optim *opt)
+{
+    return opt->set.kind == LKSI_STEP_SGD || opt->set.kind == LKSI_STEP_LARS;
+}
+
+/* Adam, AdamW, LAMB. */
+static int with_betas(const lks_optim *opt)
+{
+    return states_of(opt->set.kind) == 2;
+}
+
 static lks_status lay_out(lks_optim *opt)
 {
     lks_context *ctx = opt->ctx;
@@ -188,10 +228,9 @@ static lks_status lay_out(lks_optim *opt)
     TRY(device_new(ctx, parts * (int64_t)sizeof *opt->dev_part, &opt->dev_part));
     TRY(device_new(ctx, sizeof *opt->dev_step, &opt->dev_step));
     TRY(device_new(ctx, n * (int64_t)sizeof *opt->dev_segment_step, &opt->dev_segment_step));
-    if (opt->set.kind != LKSI_STEP_SGD) {
-        TRY(blocks_new(opt, 0));
-        TRY(blocks_new(opt, 1));
-    }
+    for (int i = 0; i < states_of(opt->set.kind); i++) TRY(blocks_new(opt, i));
+    if (layerwise(opt))
+        TRY(device_new(ctx, (parts + n) * (int64_t)sizeof *opt->dev_piece, &opt->dev_piece));
     for (int k = 0; k < LKSI_ARENAS; k++)
         if (ps->arena[k] && reduced(k)) TRY(block_new(opt, k, MASTER));
     TRY(masters_follow(opt, "lks_optim_create"));
@@ -211,7 +250,7 @@ lks_status lks_optim_create(lks_params *ps, int kind, lks_optim **out)
     if (!ps || !out) return LKS_ERR_ARGUMENT;
     *out = NULL;
     lks_context *ctx = ps->ctx;
-    if (kind < LKS_SGD || kind > LKS_ADAMW)
+    if (kind < LKS_SGD || kind > LKS_LARS)
         return lksi_fail(&ctx->base, LKS_ERR_ARGUMENT, where, "kind %d is not one of enum lks_optim_kind", kind);
     int parameters = 0;
     for (int i = 0; i < ps->n; i++) parameters += !ps->e[i].is_buffer;
@@ -231,11 +270,13 @@ lks_status lks_optim_create(lks_params *ps, int kind, lks_optim **out)
         return s;
     }
     opt->group[0] = (lksi_group){
-        .lr = kind == LKS_SGD ? 0.01 : 0.001,
-        .weight_decay = kind == LKS_ADAMW ? 0.01 : 0,
+        .lr = with_betas(opt) ? 0.001 : kind == LKS_LARS ? 0.1 : 0.01,
+        .weight_decay = kind == LKS_ADAMW || kind == LKS_LAMB ? 0.01 : 0,
         .beta1 = 0.9,
-        .beta2 = 0.999,
-        .eps = 1e-8,
+        .beta2 = kind == LKS_RMSPROP ? 0.99 : 0.999,
+        .eps = kind == LKS_ADAGRAD ? 1e-10 : kind == LKS_LAMB ? 1e-6 : 1e-8,
+        .trust = 0.001,
+        .decoupled = kind == LKS_ADAMW,
     };
     *out = opt;
     return LKS_OK;
@@ -256,7 +297,9 @@ void lks_optim_destroy(lks_optim **popt)
     for (int k = 0; k < LKSI_ARENAS; k++)
         for (int i = 0; i < BLOCKS; i++)
             if (opt->block[k][i]) lksi_device_free(d, opt->block[k][i]);
-    void *device[] = {opt->dev_set, opt->dev_group, opt->dev_seg,  opt->dev_has,
+    for (int k = 0; k < LKSI_ARENAS; k++)
+        if (opt->aside[k]) lksi_device_free(d, opt->aside[k]);
+    void *device[] = {opt->dev_piece, opt->dev_table, opt->dev_set, opt->dev_group, opt->dev_seg,  opt->dev_has,
                       opt->dev_vec, opt->dev_part,  opt->dev_step, opt->dev_segment_step};
     for (int i = 0; i < (int)(sizeof device / sizeof device[0]); i++)
         if (device[i]) lksi_device_free(d, device[i]);
@@ -266,11 +309,12 @@ void lks_optim_destroy(lks_optim **popt)
     *popt = NULL;
 }
 
-static const char *const kind_name[] = {"sgd", "adam", "adamw"};
+#define KINDS 7
+static const char *const kind_name[KINDS] = {"sgd", "adam", "adamw", "rmsprop", "adagrad", "lamb", "lars"};
 
 int lks_optim_kind_from_name(const char *name)
 {
-    for (int i = 0; name && i < 3; i++)
+    for (int i = 0; name && i < KINDS; i++)
         if (!strcmp(name, kind_name[i])) return i;
     return LKS_ERR_NOT_FOUND;
 }
@@ -357,15 +401,19 @@ lks_status lks_optim_set_momentum(lks_optim *opt, int group, double momentum, do
     int from, to;
     TRY(range(opt, where, group, &from, &to));
     lksi_base *b = &opt->ctx->base;
-    if (opt->set.kind != LKSI_STEP_SGD)
+    if (with_betas(opt))
         return lksi_fail(b, LKS_ERR_ARGUMENT, where, "%s has betas, not momentum", kind_name[opt->set.kind]);
+    if (opt->set.kind == LKSI_STEP_ADAGRAD)
+        return lksi_fail(b, LKS_ERR_ARGUMENT, where, "adagrad has no momentum");
+    if (opt->set.kind == LKSI_STEP_RMSPROP && (dampening != 0 || nesterov))
+        return lksi_fail(b, LKS_ERR_ARGUMENT, where, "rmsprop has neither dampening nor nesterov");
     if (!not_negative(momentum))
         return lksi_fail(b, LKS_ERR_ARGUMENT, where, "momentum is %g; it must be >= 0", momentum);
     if (!lksi_is_finite_f64(dampening)) return lksi_fail(b, LKS_ERR_ARGUMENT, where, "dampening is %g", dampening);
     if (nesterov && (momentum == 0 || dampening != 0))
         return lksi_fail(b, LKS_ERR_ARGUMENT, where, "nesterov needs momentum and no dampening; they are %g and %g",
                          momentum, dampening);
-    if (momentum > 0) TRY(blocks_new(opt, 0));
+    if (momentum > 0) TRY(blocks_new(opt, opt->set.kind == LKSI_STEP_RMSPROP ? 1 : 0));
     for (int g = from; g < to; g++) {
         opt->group[g].momentum = momentum;
         opt->group[g].dampening = dampening;
@@ -385,6 +433,106 @@ lks_status lks_optim_set_betas(lks_optim *opt, int group, double beta1, double b
     for (int g = from; g < to; g++) {
         opt->group[g].beta1 = beta1;
         opt->group[g].beta2 = beta2;
+    }
+    return LKS_OK;
+}
+
+lks_status lks_optim_set_alpha(lks_optim *opt, int group, double alpha)
+{
+    static const char where[] = "lks_optim_set_alpha";
+    int from, to;
+    TRY(range(opt, where, group, &from, &to));
+    if (opt->set.kind != LKSI_STEP_RMSPROP)
+        return lksi_fail(&opt->ctx->base, LKS_ERR_ARGUMENT, where, "%s has no alpha: it is rmsprop's",
+                         kind_name[opt->set.kind]);
+    if (!(alpha >= 0 && alpha < 1))
+        return lksi_fail(&opt->ctx->base, LKS_ERR_ARGUMENT, where, "alpha is %g; it must be in [0, 1)", alpha);
+    for (int g = from; g < to; g++) opt->group[g].beta2 = alpha;
+    return LKS_OK;
+}
+
+lks_status lks_optim_set_lr_decay(lks_optim *opt, int group, double lr_decay)
+{
+    static const char where[] = "lks_optim_set_lr_decay";
+    int from, to;
+    TRY(range(opt, where, group, &from, &to));
+    if (opt->set.kind != LKSI_STEP_ADAGRAD)
+        return lksi_fail(&opt->ctx->base, LKS_ERR_ARGUMENT, where, "%s has no lr_decay: it is adagrad's",
+                         kind_name[opt->set.kind]);
+    if (!not_negative(lr_decay))
+        return lksi_fail(&opt->ctx->base, LKS_ERR_ARGUMENT, where, "lr_decay is %g; it must be >= 0", lr_decay);
+    for (int g = from; g < to; g++) opt->group[g].lr_decay = lr_decay;
+    return LKS_OK;
+}
+
+lks_status lks_optim_set_trust(lks_optim *opt, int group, double coefficient)
+{
+    static const char where[] = "lks_optim_set_trust";
+    int from, to;
+    TRY(range(opt, where, group, &from, &to));
+    if (opt->set.kind != LKSI_STEP_LARS)
+        return lksi_fail(&opt->ctx->base, LKS_ERR_ARGUMENT, where, "%s has no trust coefficient: it is lars's",
+                         kind_name[opt->set.kind]);
+    if (!not_negative(coefficient) || coefficient == 0)
+        return lksi_fail(&opt->ctx->base, LKS_ERR_ARGUMENT, where, "the trust coefficient is %g; it must be > 0",
+                         coefficient);
+    for (int g = from; g < to; g++) opt->group[g].trust = coefficient;
+    return LKS_OK;
+}
+
+lks_status lks_optim_set_decoupled(lks_optim *opt, int group, int on)
+{
+    static const char where[] = "lks_optim_set_decoupled";
+    int from, to;
+    TRY(range(opt, where, group, &from, &to));
+    if (layerwise(opt))
+        return lksi_fail(&opt->ctx->base, LKS_ERR_ARGUMENT, where, "the weight decay of %s is inside its ratio",
+                         kind_name[opt->set.kind]);
+    for (int g = from; g < to; g++) opt->group[g].decoupled = on != 0;
+    return LKS_OK;
+}
+
+/* State that a setting adds: before the first step only, as it would start in the middle otherwise. */
+static lks_status more_state(lks_optim *opt, const char *where, int fits, const char *kinds)
+{
+    if (!opt) return LKS_ERR_ARGUMENT;
+    if (!fits)
+        return lksi_fail(&opt->ctx->base, LKS_ERR_ARGUMENT, where, "%s does not have it: it goes with %s",
+                         kind_name[opt->set.kind], kinds);
+    if (opt->attempts)
+        return lksi_fail(&opt->ctx->base, LKS_ERR_STATE, where, "lks_optim_step was called: this is set before it");
+    return LKS_OK;
+}
+
+lks_status lks_optim_set_amsgrad(lks_optim *opt, int on)
+{
+    TRY(more_state(opt, "lks_optim_set_amsgrad", opt && with_betas(opt), "adam, adamw and lamb"));
+    if (on) TRY(blocks_new(opt, 2));
+    opt->amsgrad = on != 0;
+    return LKS_OK;
+}
+
+lks_status lks_optim_set_centered(lks_optim *opt, int on)
+{
+    TRY(more_state(opt, "lks_optim_set_centered", opt && opt->set.kind == LKSI_STEP_RMSPROP, "rmsprop"));
+    if (on) TRY(blocks_new(opt, 2));
+    opt->centered = on != 0;
+    return LKS_OK;
+}
+
+lks_status lks_optim_set_initial_accumulator(lks_optim *opt, double value)
+{
+    static const char where[] = "lks_optim_set_initial_accumulator";
+    TRY(more_state(opt, where, opt && opt->set.kind == LKSI_STEP_ADAGRAD, "adagrad"));
+    if (!not_negative(value))
+        return lksi_fail(&opt->ctx->base, LKS_ERR_ARGUMENT, where, "the accumulator starts at %g; it must be >= 0",
+                         value);
+    for (int k = 0; k < LKSI_ARENAS; k++) {
+        const lksi_arena *a = opt->ps->arena[k];
+        if (!a || !a->count) continue;
+        lksi_view out = flat(opt->block[k][0], state_dtype(k), a->count);
+        lksi_attr attr = {.fill = {value}};
+        TRY(lksi_call_raw(opt->ctx, where, LKSI_OP_fill, 0, NULL, &attr, 1, &out));
     }
     return LKS_OK;
 }
@@ -434,16 +582,22 @@ lks_status lks_optim_set_schedule(lks_optim *opt, int kind, int64_t warmup, int6
     static const char where[] = "lks_optim_set_schedule";
     if (!opt) return LKS_ERR_ARGUMENT;
     lksi_base *b = &opt->ctx->base;
-    if (kind < LKS_SCHEDULE_CONSTANT || kind > LKS_SCHEDULE_STEP)
-        return lksi_fail(b, LKS_ERR_ARGUMENT, where, "kind %d is not one of enum lks_schedule", kind);
+    if (kind < LKS_SCHEDULE_CONSTANT || kind > LKS_SCHEDULE_WSD)
+        return lksi_fail(b, LKS_ERR_ARGUMENT, where, "kind %d is not one of enum lks_schedule%s", kind,
+                         kind == LKS_SCHEDULE_TABLE ? " that this call sets (lks_optim_set_schedule_table)" : "");
     if (warmup < 0 || total < 0)
         return lksi_fail(b, LKS_ERR_ARGUMENT, where, "warmup is %lld, total %lld; both must be >= 0", (long long)warmup,
                          (long long)total);
-    if ((kind == LKS_SCHEDULE_LINEAR || kind == LKS_SCHEDULE_COSINE) && !not_negative(final_factor))
+    if ((kind == LKS_SCHEDULE_LINEAR || kind == LKS_SCHEDULE_COSINE || kind == LKS_SCHEDULE_WSD) &&
+        !not_negative(final_factor))
         return lksi_fail(b, LKS_ERR_ARGUMENT, where, "final factor is %g; it must be >= 0", final_factor);
     if (kind == LKS_SCHEDULE_STEP && (!not_negative(gamma) || period < 1))
         return lksi_fail(b, LKS_ERR_ARGUMENT, where, "gamma is %g, period %lld; needed are gamma >= 0, period >= 1",
                          gamma, (long long)period);
+    if (kind == LKS_SCHEDULE_WSD && (period < 1 || warmup > total - period))
+        return lksi_fail(b, LKS_ERR_ARGUMENT, where,
+                         "warmup %lld and period %lld (the decay) do not fit into total %lld; needed is period >= 1",
+                         (long long)warmup, (long long)period, (long long)total);
     opt->set.schedule = kind;
     opt->set.warmup = warmup;
     opt->set.total = total;
@@ -451,6 +605,40 @@ lks_status lks_optim_set_schedule(lks_optim *opt, int kind, int64_t warmup, int6
     opt->set.gamma = gamma;
     opt->set.period = period;
     opt->dirty = 1;
+    return LKS_OK;
+}
+
+static lks_status upload(lks_optim *opt, void *to, const void *from, int64_t bytes);
+
+lks_status lks_optim_set_schedule_table(lks_optim *opt, int64_t n, const double *factor)
+{
+    static const char where[] = "lks_optim_set_schedule_table";
+    if (!opt) return LKS_ERR_ARGUMENT;
+    lksi_device *d = opt->ctx->dev;
+    if (n < 1 || !factor) return lksi_fail(d->base, LKS_ERR_ARGUMENT, where, "a table of %lld factors", (long long)n);
+    for (int64_t i = 0; i < n; i++)
+        if (!not_negative(factor[i]))
+            return lksi_fail(d->base, LKS_ERR_ARGUMENT, where, "factor %lld is %g; it must be >= 0", (long long)i,
+                             factor[i]);
+    double *table = NULL;
+    TRY(device_new(opt->ctx, n * (int64_t)sizeof *table, &table));
+    lks_status s = upload(opt, table, factor, n * (int64_t)sizeof *table);
+    if (s != LKS_OK) {
+        lksi_device_free(d, table);
+        return s;
+    }
+    if (opt->dev_table) lksi_device_free(d, opt->dev_table);
+    opt->dev_table = table;
+    opt->set.schedule = LKSI_LR_TABLE;
+    opt->set.entries = n;
+    opt->dirty = 1;
+    return LKS_OK;
+}
+
+lks_status lks_optim_set_underflow_report(lks_optim *opt, int on)
+{
+    if (!opt) return LKS_ERR_ARGUMENT;
+    opt->underflow = on != 0;
     return LKS_OK;
 }
 
@@ -506,7 +694,7 @@ static lks_status tables(lks_optim *opt, int *some)
 /* What the rows need besides the optimizer's own memory. */
 typedef struct lksi_pass {
     const char *where;
-    lksi_view scaler, weight;
+    lksi_view scaler, weight, here;
     double nominal;
     int unscaled;
 } pass;
@@ -546,7 +734,8 @@ static lks_status stats(lks_optim *opt, const pass *p, int write)
         lksi_view grad = flat(a->grad, k, a->count);
         lksi_view in[5] = {grad, segment_view(opt, first, n), has_view(opt, first, n), p->scaler, p->weight};
         lksi_view out[2] = {parts_view(opt), write ? grad : none};
-        lksi_attr attr = {.raw = {.i = {n, p->unscaled, opt->part[k]}, .f = {p->nominal}}};
+        lksi_attr attr = {
+            .raw = {.i = {n, p->unscaled, opt->part[k], first, opt->underflow && !p->unscaled}, .f = {p->nominal}}};
         TRY(lksi_call_raw(opt->ctx, p->where, LKSI_OP_grad_stats, 5, in, &attr, 2, out));
     }
     return LKS_OK;
@@ -557,10 +746,10 @@ static lks_status agree(lks_optim *opt, const pass *p, int failed)
 {
     lks_context *ctx = opt->ctx;
     int n = opt->segments;
-    lksi_view in[5] = {parts_view(opt), segment_view(opt, 0, n), has_view(opt, 0, n), p->scaler, p->weight};
+    lksi_view in[6] = {parts_view(opt), segment_view(opt, 0, n), has_view(opt, 0, n), p->scaler, p->weight, p->here};
     lksi_view out[2] = {step_view(opt), vector_view(opt)};
-    lksi_attr attr = {.raw = {.i = {n, opt->part[LKSI_ARENAS], p->unscaled, failed}}};
-    TRY(lksi_call_raw(ctx, p->where, LKSI_OP_step_begin, 5, in, &attr, 2, out));
+    lksi_attr attr = {.raw = {.i = {n, opt->part[LKSI_ARENAS], p->unscaled, failed, ctx->base.rank}}};
+    TRY(lksi_call_raw(ctx, p->where, LKSI_OP_step_begin, 6, in, &attr, 2, out));
     if (ctx->base.size > 1) {
         lksi_request *rq = NULL;
         TRY(lksi_comm_all_reduce(ctx->comm, "optimizer flag", opt->dev_vec, LKSI_VEC_PRESENT + n, LKS_I32, LKS_MAX,
@@ -574,13 +763,13 @@ static lks_status agree(lks_optim *opt, const pass *p, int failed)
 static lks_status decide(lks_optim *opt, const pass *p, int only_unscale)
 {
     int n = opt->segments;
-    lksi_view in[6] = {vector_view(opt), bytes_of(opt->dev_set, sizeof *opt->dev_set),
+    lksi_view in[7] = {vector_view(opt), bytes_of(opt->dev_set, sizeof *opt->dev_set),
                        bytes_of(opt->dev_group, opt->groups * (int64_t)sizeof *opt->dev_group), segment_view(opt, 0, n),
-                       has_view(opt, 0, n), p->weight};
+                       has_view(opt, 0, n), p->weight, flat(opt->dev_table, LKS_F64, opt->set.entries)};
     lksi_view out[4] = {step_view(opt), bytes_of(opt->dev_segment_step, n * (int64_t)sizeof *opt->dev_segment_step),
                         p->scaler, bytes_of(opt->ctx->rng, sizeof *opt->ctx->rng)};
     lksi_attr attr = {.raw = {.i = {n, opt->groups, p->unscaled, only_unscale}, .f = {p->nominal}}};
-    return lksi_call_raw(opt->ctx, p->where, LKSI_OP_step_decide, 6, in, &attr, 4, out);
+    return lksi_call_raw(opt->ctx, p->where, LKSI_OP_step_decide, 7, in, &attr, 4, out);
 }
 
 /* Counts the write of an arena's values; masters that belonged to them still do. */
@@ -593,26 +782,62 @@ static void touched(lks_optim *opt, int arena)
     for (int i = 0; i < a->slices; i++) seen[i] += a->slice[i].value->st->version;
 }
 
+/* What per-element state belongs to: the value, or its master. */
+static lksi_view full_value(const lks_optim *opt, int k)
+{
+    const lksi_arena *a = opt->ps->arena[k];
+    return reduced(k) ? flat(opt->block[k][MASTER], LKS_F32, a->count) : flat(a->value, k, a->count);
+}
+
+static lksi_view segment_steps(const lks_optim *opt, int first, int n)
+{
+    return bytes_of(opt->dev_segment_step + first, n * (int64_t)sizeof *opt->dev_segment_step);
+}
+
+/* Ratios of LAMB and LARS. */
+static lks_status trust(lks_optim *opt, const pass *p)
+{
+    int64_t pieces = (opt->part[LKSI_ARENAS] + opt->segments) * (int64_t)sizeof *opt->dev_piece;
+    for (int k = 0; k < LKSI_ARENAS; k++) {
+        const lksi_arena *a = opt->ps->arena[k];
+        if (!a || !a->count) continue;
+        int first = opt->first[k], n = opt->first[k + 1] - first;
+        lksi_view in[8] = {flat(a->grad, k, a->count), segment_view(opt, first, n), segment_steps(opt, first, n),
+                           step_view(opt), full_value(opt, k)};
+        for (int i = 0; i < STATES; i++) in[5 + i] = flat(opt->block[k][i], state_dtype(k), a->count);
+        lksi_view piece = bytes_of(opt->dev_piece, pieces), out = segment_steps(opt, first, n);
+        lksi_view then[3] = {piece, segment_view(opt, first, n), step_view(opt)};
+        lksi_attr attr = {.raw = {.i = {n, opt->set.kind, opt->part[k] + first}}};
+        TRY(lksi_call_raw(opt->ctx, p->where, LKSI_OP_trust_stats, 8, in, &attr, 1, &piece));
+        TRY(lksi_call_raw(opt->ctx, p->where, LKSI_OP_trust_decide, 3, then, &attr, 1, &out));
+    }
+    return LKS_OK;
+}
+
 /* Pass 2 over every arena. */
 static lks_status update(lks_optim *opt, const pass *p)
 {
+    static const int row[KINDS] = {LKSI_OP_sgd_step,     LKSI_OP_adam_step, LKSI_OP_adam_step, LKSI_OP_rmsprop_step,
+                                   LKSI_OP_adagrad_step, LKSI_OP_adam_step, LKSI_OP_sgd_step};
+    if (layerwise(opt)) TRY(trust(opt, p));
     for (int k = 0; k < LKSI_ARENAS; k++) {
         lksi_arena *a = opt->ps->arena[k];
         if (!a || !a->count) continue;
-        int first = opt->first[k], n = opt->first[k + 1] - first, sgd = opt->set.kind == LKSI_STEP_SGD;
-        int64_t bytes = n * (int64_t)sizeof *opt->dev_segment_step;
-        lksi_view in[4] = {flat(a->grad, k, a->count), segment_view(opt, first, n),
-                           bytes_of(opt->dev_segment_step + first, bytes), step_view(opt)};
-        lksi_view out[6];
-        int m = 0;
-        out[m++] = flat(a->value, k, a->count);
-        for (int i = 0; i < (sgd ? 1 : 2); i++) out[m++] = flat(opt->block[k][i], state_dtype(k), a->count);
-        out[m++] = flat(opt->block[k][MASTER], LKS_F32, a->count);
-        out[m++] = flat(a->twin[0], LKS_BF16, a->count);
-        out[m++] = flat(a->twin[1], LKS_F16, a->count);
+        int first = opt->first[k], n = opt->first[k + 1] - first;
+        lksi_view in[4] = {flat(a->grad, k, a->count), segment_view(opt, first, n), segment_steps(opt, first, n),
+                           step_view(opt)};
+        lksi_view out[7] = {flat(a->value, k, a->count)};
+        for (int i = 0; i < STATES; i++) out[1 + i] = flat(opt->block[k][i], state_dtype(k), a->count);
+        out[4] = flat(opt->block[k][MASTER], LKS_F32, a->count);
+        out[5] = flat(a->twin[0], LKS_BF16, a->count);
+        out[6] = flat(a->twin[1], LKS_F16, a->count);
         lksi_attr attr = {.raw = {.i = {n}}};
-        TRY(lksi_call_raw(opt->ctx, p->where, sgd ? LKSI_OP_sgd_step : LKSI_OP_adam_step, 4, in, &attr, m, out));
+        TRY(lksi_call_raw(opt->ctx, p->where, row[opt->set.kind], 4, in, &attr, 7, out));
         touched(opt, k);
+        if (!opt->block[k][AVERAGE]) continue;
+        lksi_view from[2] = {step_view(opt), full_value(opt, k)};
+        lksi_view average = flat(opt->block[k][AVERAGE], state_dtype(k), a->count);
+        TRY(lksi_call_raw(opt->ctx, p->where, LKSI_OP_ema_step, 2, from, NULL, 1, &average));
     }
     return LKS_OK;
 }
@@ -645,6 +870,8 @@ static void enter_state(lks_optim *opt, lks_scaler *s, int state)
     lksi_scaler_recorded(s);
 }
 
+static lks_status record_of(lks_optim *opt, const char *where, int64_t attempt, const lksi_record **r);
+
 /* A failure after which other ranks cannot be reached. */
 static int unreachable(lks_status s)
 {
@@ -660,7 +887,7 @@ static lks_status first_half(lks_optim *opt, lks_scaler *s, pass *p, int write, 
     *some = 0;
     *mine = LKS_OK;
     p->scaler = bytes_of(lksi_scaler_device(s), sizeof(lksi_scaler_state));
-    p->weight = none;
+    p->weight = p->here = none;
     p->nominal = 0;
     opt->ctx->comm->step = opt->attempts + 1;
     if (r) {
@@ -669,11 +896,18 @@ static lks_status first_half(lks_optim *opt, lks_scaler *s, pass *p, int write, 
         failed = r->failed(r->self);
         p->weight = flat(r->weight(r->self), LKS_F64, 1);
         p->nominal = r->nominal(r->self);
+        p->here = flat(r->here ? r->here(r->self) : NULL, LKS_I32, 1);
     }
     if (*mine == LKS_OK) *mine = tables(opt, some);
     if (*mine == LKS_OK) *mine = masters_follow(opt, p->where);
     if (*mine == LKS_OK) *mine = stats(opt, p, write);
     return agree(opt, p, failed || *mine != LKS_OK ? 2 : 0);
+}
+
+static lks_status averages_in(lks_optim *opt, const char *where)
+{
+    return lksi_fail(&opt->ctx->base, LKS_ERR_STATE, where,
+                     "the averages stand in the place of the weights: lks_optim_ema_swap takes them out first");
 }
 
 static lks_status step(lks_optim *opt, lks_scaler *s)
@@ -688,6 +922,15 @@ static lks_status step(lks_optim *opt, lks_scaler *s)
             &ctx->base, LKS_ERR_STATE, p.where,
             "lks_optim_step was already called for this optimizer since the last lks_scaler_update: call that first");
     p.unscaled = state == UNSCALED;
+    if (opt->swapped) return averages_in(opt, p.where);
+    if (p.unscaled && s && lksi_scaler_scaled(s) != opt->scaled)
+        for (int i = 0; i < opt->segments; i++)
+            if (ps->e[opt->entry[i]].t->grad_pass > opt->walk)
+                return lksi_fail(&ctx->base, LKS_ERR_STATE, p.where,
+                                 "a backward of lks_scaler_scale added scaled gradients to those of parameter %s that "
+                                 "lks_optim_unscale had divided: unscale after the last backward (lks_params_zero_grad "
+                                 "and lks_scaler_update begin anew)",
+                                 ps->e[opt->entry[i]].name);
     TRY(first_half(opt, s, &p, 0, &mine, &some));
     TRY(decide(opt, &p, 0));
     ctx->attempt++;
@@ -719,9 +962,12 @@ static lks_status unscale(lks_optim *opt, lks_scaler *s)
                          "%s was already called for this optimizer since the last %s: call that first",
                          state == STEPPED ? "lks_optim_step" : "lks_optim_unscale",
                          s ? "lks_scaler_update" : "lks_optim_step");
+    if (opt->swapped) return averages_in(opt, p.where);
     TRY(first_half(opt, s, &p, 1, &mine, &some));
     TRY(decide(opt, &p, 1));
     enter_state(opt, s, UNSCALED);
+    opt->walk = opt->ctx->walk;
+    opt->scaled = s ? lksi_scaler_scaled(s) : 0;
     for (int i = 0; i < opt->segments; i++) {
         lks_tensor *g = opt->ps->e[opt->entry[i]].t->grad_slot;
         if (opt->seg[i].trainable && (opt->has[i] & LKSI_READ_GRAD)) g->st->version++;
@@ -761,13 +1007,37 @@ lks_status lks_optim_unscale(lks_optim *opt, lks_scaler *s)
     return code;
 }
 
+lks_status lks_optim_step_retry(lks_optim *opt, lks_scaler *s, int retries, lks_batch_fn batch, void *user,
+                                int *outcome)
+{
+    static const char where[] = "lks_optim_step_retry";
+    if (!opt || !batch) return LKS_ERR_ARGUMENT;
+    lks_context *ctx = opt->ctx;
+    if (retries < 0) return lksi_fail(&ctx->base, LKS_ERR_ARGUMENT, where, "retries is %d; it must be >= 0", retries);
+    int64_t attempt = ctx->attempt, call = ctx->call, first = ctx->row_first, rows = ctx->row_count;
+    for (int left = retries;; left--) {
+        const lksi_record *r;
+        lks_status mine = batch(user), code = lks_optim_step(opt, s);
+        if (code == LKS_OK && s) code = lks_scaler_update(s);
+        if (mine != LKS_OK) return mine;
+        TRY(code);
+        TRY(record_of(opt, where, opt->attempts, &r));
+        if (outcome) *outcome = r->outcome;
+        int again =
+            (r->outcome == LKSI_SKIPPED_HERE || r->outcome == LKSI_SKIPPED_ELSEWHERE) && r->flag == 1 && !r->drift;
+        if (!again || !left) return LKS_OK;
+        TRY(lks_random_set(ctx, ctx->seed, attempt));
+        ctx->call = call;
+        ctx->row_first = first;
+        ctx->row_count = rows;
+    }
+}
+
 /* --- what happened --- */
 
-lks_status lks_optim_report(lks_optim *opt, int64_t attempt, int *outcome, double *grad_norm, double *scale, double *lr,
-                            int64_t *applied, int64_t *skipped)
+/* The record of an attempt that is kept; waits for its event. */
+static lks_status record_of(lks_optim *opt, const char *where, int64_t attempt, const lksi_record **r)
 {
-    static const char where[] = "lks_optim_report";
-    if (!opt) return LKS_ERR_ARGUMENT;
     lksi_device *d = opt->ctx->dev;
     int64_t oldest = opt->attempts - LKSI_STEP_RING + 1;
     if (oldest <= opt->before) oldest = opt->before + 1;
@@ -777,10 +1047,21 @@ lks_status lks_optim_report(lks_optim *opt, int64_t attempt, int *outcome, doubl
     int slot = (int)(attempt % LKSI_STEP_RING);
     int done = d->be->event_done(d->self, opt->event[slot]);
     if (done != 1) TRY(lksi_device_event_wait(d, opt->event[slot]));
-    const lksi_record *r = &opt->ring[slot];
-    if (r->attempt != attempt)
+    *r = &opt->ring[slot];
+    if ((*r)->attempt != attempt)
         return lksi_fail(d->base, LKS_ERR_INTERNAL, where, "the report of attempt %lld is of %lld", (long long)attempt,
-                         (long long)r->attempt);
+                         (long long)(*r)->attempt);
+    return LKS_OK;
+}
+
+lks_status lks_optim_report(lks_optim *opt, int64_t attempt, int *outcome, double *grad_norm, double *scale, double *lr,
+                            int64_t *applied, int64_t *skipped)
+{
+    static const char where[] = "lks_optim_report";
+    const lksi_record *r;
+    if (!opt) return LKS_ERR_ARGUMENT;
+    lksi_device *d = opt->ctx->dev;
+    TRY(record_of(opt, where, attempt, &r));
     if (outcome) *outcome = r->outcome;
     if (grad_norm) *grad_norm = r->grad_norm;
     if (scale) *scale = r->scale;
@@ -801,6 +1082,46 @@ lks_status lks_optim_report(lks_optim *opt, int64_t attempt, int *outcome, doubl
     return LKS_OK;
 }
 
+lks_status lks_optim_outcomes(lks_optim *opt, int64_t attempt, int64_t *stepped, int64_t *here, int64_t *elsewhere,
+                              int64_t *nothing)
+{
+    const lksi_record *r;
+    if (!opt) return LKS_ERR_ARGUMENT;
+    TRY(record_of(opt, "lks_optim_outcomes", attempt, &r));
+    if (stepped) *stepped = r->applied;
+    if (here) *here = r->here;
+    if (elsewhere) *elsewhere = r->skipped - r->here;
+    if (nothing) *nothing = r->attempt - r->applied - r->skipped;
+    return LKS_OK;
+}
+
+lks_status lks_optim_blame(lks_optim *opt, int64_t attempt, int *param, int *bucket, int *rank, int64_t *infs,
+                           int64_t *nans)
+{
+    const lksi_record *r;
+    if (!opt) return LKS_ERR_ARGUMENT;
+    TRY(record_of(opt, "lks_optim_blame", attempt, &r));
+    const lksi_reducer *red = opt->ps->reducer;
+    int entry = r->first >= 0 && r->first < opt->segments ? opt->entry[r->first] : -1;
+    if (param) *param = entry;
+    if (bucket) *bucket = entry >= 0 && red && red->bucket ? red->bucket(red->self, entry) : -1;
+    if (rank) *rank = r->who;
+    if (infs) *infs = r->infs;
+    if (nans) *nans = r->nans;
+    return LKS_OK;
+}
+
+lks_status lks_optim_underflow(lks_optim *opt, int64_t attempt, int64_t *zeros, int64_t *tiny, int64_t *seen)
+{
+    const lksi_record *r;
+    if (!opt) return LKS_ERR_ARGUMENT;
+    TRY(record_of(opt, "lks_optim_underflow", attempt, &r));
+    if (zeros) *zeros = r->zeros;
+    if (tiny) *tiny = r->tiny;
+    if (seen) *seen = r->seen;
+    return LKS_OK;
+}
+
 int64_t lks_optim_attempts(const lks_optim *opt)
 {
     return opt ? opt->attempts : 0;
@@ -812,13 +1133,97 @@ lks_status lks_optim_applied(lks_optim *opt, int64_t *applied)
     return lksi_device_read(opt->ctx->dev, applied, &opt->dev_step->applied, sizeof *applied);
 }
 
+/* --- the moving average of the weights --- */
+
+lks_status lks_optim_set_ema(lks_optim *opt, double decay, int warmup)
+{
+    static const char where[] = "lks_optim_set_ema";
+    if (!opt) return LKS_ERR_ARGUMENT;
+    if (!(decay >= 0 && decay < 1))
+        return lksi_fail(&opt->ctx->base, LKS_ERR_ARGUMENT, where, "decay is %g; it must be in [0, 1)", decay);
+    if (opt->swapped) return averages_in(opt, where);
+    for (int k = 0; k < LKSI_ARENAS; k++) {
+        if (!opt->ps->arena[k] || opt->block[k][AVERAGE]) continue;
+        TRY(masters_follow(opt, where));
+        TRY(block_new(opt, k, AVERAGE));
+        lksi_view from = full_value(opt, k);
+        lks_status s = lksi_device_copy(opt->ctx->dev, opt->block[k][AVERAGE], from.data,
+                                        from.shape[0] * lks_dtype_size(state_dtype(k)));
+        if (s != LKS_OK) {
+            lksi_device_free(opt->ctx->dev, opt->block[k][AVERAGE]);
+            opt->block[k][AVERAGE] = NULL;
+            return s;
+        }
+    }
+    opt->set.ema_decay = decay;
+    opt->set.ema_warmup = warmup != 0;
+    opt->dirty = 1;
+    return LKS_OK;
+}
+
+/* Arena k's values from a block; masters stay those of the weights. */
+static lks_status put_values(lks_optim *opt, const char *where, int k, const void *data, lks_dtype dtype)
+{
+    lksi_arena *a = opt->ps->arena[k];
+    int64_t *seen = opt->master_version + opt->first[k];
+    lksi_view src = flat(data, dtype, a->count), dst = flat(a->value, k, a->count);
+    TRY(lksi_call_raw(opt->ctx, where, LKSI_OP_copy, 1, &src, NULL, 1, &dst));
+    for (int i = 0; i < a->slices; i++) seen[i] -= a->slice[i].value->st->version;
+    lksi_arena_touched(a, 0);
+    for (int i = 0; i < a->slices; i++) seen[i] += a->slice[i].value->st->version;
+    return LKS_OK;
+}
+
+lks_status lks_optim_ema_swap(lks_optim *opt, int in)
+{
+    static const char where[] = "lks_optim_ema_swap";
+    if (!opt) return LKS_ERR_ARGUMENT;
+    lks_context *ctx = opt->ctx;
+    int some = 0;
+    for (int k = 0; k < LKSI_ARENAS; k++) some |= opt->block[k][AVERAGE] != NULL;
+    if (!some)
+        return lksi_fail(&ctx->base, LKS_ERR_STATE, where, "there are no averages (lks_optim_set_ema makes them)");
+    if ((in != 0) == opt->swapped)
+        return lksi_fail(&ctx->base, LKS_ERR_STATE, where, "the %s in place already",
+                         in ? "averages are" : "weights are");
+    if (in) TRY(masters_follow(opt, where));
+    for (int k = 0; k < LKSI_ARENAS && in; k++) { /* all that can fail for want of memory first */
+        lksi_arena *a = opt->ps->arena[k];
+        void *p = NULL;
+        if (!a || !a->count) continue;
+        lks_status s = lksi_device_alloc(ctx->dev, a->count * lks_dtype_size(k), &p);
+        if (s == LKS_OK) {
+            opt->aside[k] = p;
+            s = lksi_device_copy(ctx->dev, p, a->value, a->count * lks_dtype_size(k));
+        }
+        if (s == LKS_OK) continue;
+        for (int i = 0; i <= k; i++) {
+            if (opt->aside[i]) lksi_device_free(ctx->dev, opt->aside[i]);
+            opt->aside[i] = NULL;
+        }
+        return s;
+    }
+    for (int k = 0; k < LKSI_ARENAS; k++) {
+        if (!opt->aside[k]) continue;
+        TRY(put_values(opt, where, k, in ? opt->block[k][AVERAGE] : opt->aside[k], in ? state_dtype(k) : k));
+        if (in) continue;
+        lksi_device_free(ctx->dev, opt->aside[k]);
+        opt->aside[k] = NULL;
+    }
+    opt->swapped = in != 0;
+    return LKS_OK;
+}
+
 /* --- for checkpoints --- */
 
 static const char *block_name(const lks_optim *opt, int which)
 {
+    static const char *const names[KINDS][STATES] = {
+        {"momentum"}, {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"}, {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"},
+        {"square_avg", "momentum", "grad_avg"}, {"sum"}, {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"}, {"momentum"}};
     if (which == MASTER) return "master";
-    if (opt->set.kind == LKSI_STEP_SGD) return "momentum";
-    return which ? "exp_avg_sq" : "exp_avg";
+    if (which == AVERAGE) return "average";
+    return names[opt->set.kind][which];
 }
 
 int lksi_optim_block_count(const lks_optim *opt)
@@ -843,6 +1248,7 @@ void lksi_optim_block(const lks_optim *opt, int index, lksi_state_block *block)
 lks_status lksi_optim_read(lks_optim *opt, lksi_optim_saved *saved)
 {
     lks_context *ctx = opt->ctx;
+    if (opt->swapped) return averages_in(opt, "lks_checkpoint_save");
     int64_t bytes = opt->segments * (int64_t)sizeof(lksi_segment_step);
     lksi_segment_step *x = lksi_alloc(&ctx->base, bytes);
     lksi_step *st = lksi_alloc(&ctx->base, sizeof *st);
@@ -905,12 +1311,13 @@ const char *lksi_optim_kind_name(const lks_optim *opt)
         char a[32], b[32];
         for (int i = 0; i < opt->ps->n; i++)
             if (!opt->ps->e[i].is_buffer && opt->group_of[i] == g) members = (members ^ (uint64_t)i) * 1099511628211u;
-        int sgd = opt->set.kind == LKSI_STEP_SGD;
-        lksi_hex_float(a, sizeof a, sgd ? x->momentum : x->beta1);
+        int sgd = with_momentum(opt), betas = with_betas(opt);
+        lksi_hex_float(a, sizeof a, betas ? x->beta1 : x->momentum);
         lksi_hex_float(b, sizeof b, sgd ? x->dampening : x->beta2);
-        at += snprintf(o->text + at, (size_t)(need - at), "; group %d members %016llx %s %s %s %s%s", g,
-                       (unsigned long long)members, sgd ? "momentum" : "beta1", a, sgd ? "dampening" : "beta2", b,
-                       x->nesterov ? " nesterov" : "");
+        at += snprintf(o->text + at, (size_t)(need - at), "; group %d members %016llx", g, (unsigned long long)members);
+        if (opt->set.kind == LKSI_STEP_ADAGRAD) continue;
+        at += snprintf(o->text + at, (size_t)(need - at), " %s %s %s %s%s", betas ? "beta1" : "momentum", a,
+                       sgd ? "dampening" : betas ? "beta2" : "alpha", b, x->nesterov ? " nesterov" : "");
     }
     return o->text;
 }

@@ -8,7 +8,8 @@
 #include "nn/params.h"
 #include <lockstep/optim.h>
 
-/* A block of per-element state with the layout of ps->arena[arena]: "exp_avg", "exp_avg_sq", "momentum", "master". */
+/* A block of per-element state with the layout of ps->arena[arena]: "exp_avg", "exp_avg_sq", "max_exp_avg_sq",
+ * "momentum", "square_avg", "grad_avg", "sum", "master", "average". */
 typedef struct lksi_state_block {
     const char *name;
     int arena;

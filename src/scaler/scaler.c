@@ -23,6 +23,8 @@ struct lks_scaler {
     int64_t round;
     int recorded; /* optimizers have stepped or unscaled in this round */
     int scaled;   /* a loss was scaled in this round */
+    int64_t losses;    /* scaled in all */
+    int64_t window, at; /* of lks_scaler_update_n: its length, iterations in it so far (0: none is open) */
 };
 
 /* The settings as they lie in the struct, from `growth` on. */
@@ -55,7 +57,7 @@ lks_status lks_scaler_create(lks_context *ctx, int enabled, lks_scaler **out)
     s->round = (int64_t)(lksi_now() * 1e9); /* no other scaler's, should it take the place of one in memory */
     s->set = (lksi_scaler_state){
         .scale = 65536, .growth = 2, .backoff = 0.5, .floor = 0x1p-126, .ceiling = 0x1p126, .interval = 2000,
-        .floor_limit = 50};
+        .floor_limit = 50, .hysteresis = 1};
     lks_status code = LKS_OK;
     if (s->enabled) {
         void *p = NULL;
@@ -95,7 +97,13 @@ int64_t lks_scaler_growth_interval(const lks_scaler *s) { return s ? s->set.inte
 void *lksi_scaler_device(lks_scaler *s) { return s && s->enabled ? s->dev : NULL; }
 lks_context *lksi_scaler_context(const lks_scaler *s) { return s->ctx; }
 int64_t lksi_scaler_round(const lks_scaler *s) { return s->round; }
+double lks_scaler_floor(const lks_scaler *s) { return s ? s->set.floor : 0; }
+double lks_scaler_ceiling(const lks_scaler *s) { return s ? s->set.ceiling : 0; }
+int64_t lks_scaler_floor_limit(const lks_scaler *s) { return s ? s->set.floor_limit : 0; }
+int64_t lks_scaler_hysteresis(const lks_scaler *s) { return s ? s->set.hysteresis : 0; }
+int lks_scaler_dynamic(const lks_scaler *s) { return s && !s->set.fixed; }
 void lksi_scaler_recorded(lks_scaler *s) { s->recorded = 1; }
+int64_t lksi_scaler_scaled(const lks_scaler *s) { return s->losses; }
 
 /* --- settings --- */
 
@@ -126,6 +134,8 @@ static const char *bad_settings(const lksi_scaler_state *x, char *text, int byte
         snprintf(text, (size_t)bytes, "bounds are [%g, %g]; needed is 0 < floor <= ceiling", x->floor, x->ceiling);
     else if (x->floor_limit < 0)
         snprintf(text, (size_t)bytes, "floor limit is %lld; it must be at least 0", (long long)x->floor_limit);
+    else if (x->hysteresis < 1)
+        snprintf(text, (size_t)bytes, "hysteresis is %lld; it must be at least 1", (long long)x->hysteresis);
     else return NULL;
     return text;
 }
@@ -183,6 +193,32 @@ lks_status lks_scaler_set_floor_limit(lks_scaler *s, int64_t skips)
     return change(s, "lks_scaler_set_floor_limit", &next);
 }
 
+lks_status lks_scaler_set_hysteresis(lks_scaler *s, int64_t skips)
+{
+    if (!s) return LKS_ERR_ARGUMENT;
+    lksi_scaler_state next = s->set;
+    next.hysteresis = skips;
+    return change(s, "lks_scaler_set_hysteresis", &next);
+}
+
+lks_status lks_scaler_set_dynamic(lks_scaler *s, int on)
+{
+    if (!s) return LKS_ERR_ARGUMENT;
+    lksi_scaler_state next = s->set;
+    next.fixed = !on;
+    return change(s, "lks_scaler_set_dynamic", &next);
+}
+
+/* Scaled gradients that no step has used yet would be taken for those of another scale. */
+static lks_status pending(lks_scaler *s, const char *where)
+{
+    if (!s->enabled || (!s->scaled && !s->recorded)) return LKS_OK;
+    return lksi_fail(
+        &s->ctx->base, LKS_ERR_STATE, where,
+        "gradients scaled by the present scale are pending (%s was called): call lks_scaler_update first",
+        s->recorded ? "lks_optim_step or lks_optim_unscale" : "lks_scaler_scale");
+}
+
 lks_status lks_scaler_set_scale(lks_scaler *s, double scale)
 {
     static const char where[] = "lks_scaler_set_scale";
@@ -190,11 +226,7 @@ lks_status lks_scaler_set_scale(lks_scaler *s, double scale)
     char text[200];
     if (bad_scale(scale, s->set.floor, s->set.ceiling, text, sizeof text))
         return lksi_fail(&s->ctx->base, LKS_ERR_ARGUMENT, where, "%s", text);
-    if (s->enabled && (s->scaled || s->recorded))
-        return lksi_fail(
-            &s->ctx->base, LKS_ERR_STATE, where,
-            "gradients scaled by the present scale are pending (%s was called): call lks_scaler_update first",
-            s->recorded ? "lks_optim_step or lks_optim_unscale" : "lks_scaler_scale");
+    TRY(pending(s, where));
     float f = (float)scale;
     if (s->enabled) TRY(lksi_device_write(s->ctx->dev, &s->dev->scale, &f, sizeof f));
     s->set.scale = f;
@@ -219,23 +251,122 @@ lks_tensor *lks_scaler_scale(lks_scaler *s, lks_tensor *loss)
     }
     int reduced = loss->v.dtype == LKS_F16 || loss->v.dtype == LKS_BF16;
     lks_tensor *y = lks_mul(reduced ? lks_to(loss, LKS_F32) : loss, s->scale);
-    if (y && y->requires_grad) s->scaled = 1; /* no gradient will come of it under no_grad */
+    if (y && y->requires_grad) { /* no gradient will come of it under no_grad */
+        s->scaled = 1;
+        s->losses++;
+    }
     return y;
 }
 
-lks_status lks_scaler_update(lks_scaler *s)
+lks_status lks_scaler_scale_n(lks_scaler *s, int n, lks_tensor *const *loss, lks_tensor **scaled)
 {
-    if (!s) return LKS_ERR_ARGUMENT;
-    if (!s->enabled) return LKS_OK;
-    if (!s->recorded)
-        return lksi_fail(&s->ctx->base, LKS_ERR_STATE, "lks_scaler_update",
-                         "no lks_optim_step or lks_optim_unscale with this scaler since the last lks_scaler_update");
+    if (!s || n < 0 || (n && (!loss || !scaled))) return LKS_ERR_ARGUMENT;
+    for (int i = 0; i < n; i++) {
+        scaled[i] = loss[i] ? lks_scaler_scale(s, loss[i]) : NULL;
+        if (scaled[i]) continue;
+        for (int k = i; k < n; k++) scaled[k] = NULL;
+        return s->ctx->base.code ? s->ctx->base.code : LKS_ERR_ARGUMENT;
+    }
+    return LKS_OK;
+}
+
+/* The row that ends an iteration. given: absent, or the new scale. */
+static lks_status advance(lks_scaler *s, const char *where, int what, lks_tensor *given, double value)
+{
     int64_t bytes = sizeof *s->dev;
     lksi_view out;
     lksi_view_init(&out, LKS_U8, 1, &bytes);
     out.data = s->dev;
-    TRY(lksi_call_raw(s->ctx, "lks_scaler_update", LKSI_OP_scaler_update, 0, NULL, NULL, 1, &out));
+    lksi_attr attr = {.raw = {.i = {what}, .f = {value}}};
+    TRY(lksi_call_raw(s->ctx, where, LKSI_OP_scaler_update, given ? 1 : 0, given ? &given->v : NULL, &attr, 1, &out));
     new_round(s);
+    return LKS_OK;
+}
+
+static lks_status something(lks_scaler *s, const char *where)
+{
+    if (s->recorded) return LKS_OK;
+    return lksi_fail(&s->ctx->base, LKS_ERR_STATE, where,
+                     "no lks_optim_step or lks_optim_unscale with this scaler since the last %s",
+                     s->at ? "lks_scaler_update_n" : "lks_scaler_update");
+}
+
+static lks_status outside_window(lks_scaler *s, const char *where)
+{
+    if (!s->at) return LKS_OK;
+    return lksi_fail(&s->ctx->base, LKS_ERR_STATE, where,
+                     "a window of lks_scaler_update_n is open (%lld of %lld iterations): go on with that until it ends",
+                     (long long)s->at, (long long)s->window);
+}
+
+lks_status lks_scaler_update(lks_scaler *s)
+{
+    static const char where[] = "lks_scaler_update";
+    if (!s) return LKS_ERR_ARGUMENT;
+    if (!s->enabled) return LKS_OK;
+    TRY(something(s, where));
+    TRY(outside_window(s, where));
+    return advance(s, where, LKSI_SCALER_STEP, NULL, 0);
+}
+
+lks_status lks_scaler_update_n(lks_scaler *s, int64_t n)
+{
+    static const char where[] = "lks_scaler_update_n";
+    if (!s) return LKS_ERR_ARGUMENT;
+    if (n < 1)
+        return lksi_fail(&s->ctx->base, LKS_ERR_ARGUMENT, where, "the window is %lld; it must be >= 1", (long long)n);
+    if (!s->enabled) return LKS_OK;
+    TRY(something(s, where));
+    if (s->at && !s->window) s->window = n; /* loaded */
+    if (s->at && s->window != n)
+        return lksi_fail(&s->ctx->base, LKS_ERR_STATE, where,
+                         "the window is %lld, but one of %lld is open (%lld iterations so far)", (long long)n,
+                         (long long)s->window, (long long)s->at);
+    int ends = s->at + 1 >= n;
+    TRY(advance(s, where, ends ? LKSI_SCALER_WINDOW : LKSI_SCALER_HOLD, NULL, 0));
+    s->window = n;
+    s->at = ends ? 0 : s->at + 1;
+    return LKS_OK;
+}
+
+/* A new scale ends the iteration; one that begins with scaled gradients and no step would lose its contract. */
+static lks_status may_set(lks_scaler *s, const char *where)
+{
+    if (s->scaled && !s->recorded) return pending(s, where);
+    return LKS_OK;
+}
+
+lks_status lks_scaler_update_to(lks_scaler *s, double scale)
+{
+    static const char where[] = "lks_scaler_update_to";
+    if (!s) return LKS_ERR_ARGUMENT;
+    char text[200];
+    if (bad_scale(scale, s->set.floor, s->set.ceiling, text, sizeof text))
+        return lksi_fail(&s->ctx->base, LKS_ERR_ARGUMENT, where, "%s", text);
+    if (!s->enabled) return LKS_OK;
+    TRY(may_set(s, where));
+    TRY(advance(s, where, LKSI_SCALER_SET, NULL, scale));
+    s->at = 0;
+    return LKS_OK;
+}
+
+lks_status lks_scaler_update_from(lks_scaler *s, lks_tensor *scale)
+{
+    static const char where[] = "lks_scaler_update_from";
+    if (!s || !scale || scale == lks_none) return LKS_ERR_ARGUMENT;
+    lksi_base *b = &s->ctx->base;
+    char text[256];
+    if (scale->ctx != s->ctx)
+        return lksi_fail(b, LKS_ERR_ARGUMENT, where, "the tensor belongs to another context than the scaler");
+    if (scale->numel != 1 || (scale->v.dtype != LKS_F32 && scale->v.dtype != LKS_F64))
+        return lksi_fail(b, LKS_ERR_ARGUMENT, where, "the scale is %s; needed is one float32 or float64",
+                         lksi_tensor_text(scale, text, sizeof text));
+    if (scale->requires_grad)
+        return lksi_fail(b, LKS_ERR_ARGUMENT, where, "the scale requires a gradient; pass lks_detach of it");
+    if (!s->enabled) return LKS_OK;
+    TRY(may_set(s, where));
+    TRY(advance(s, where, LKSI_SCALER_SET, scale, 0));
+    s->at = 0;
     return LKS_OK;
 }
 
@@ -281,10 +412,24 @@ static lks_status read_saved(lks_scaler *s, const char *where, lksi_scaler_saved
     TRY(at_rest(s, where));
     lksi_scaler_state x;
     TRY(read_state(s, &x));
-    *saved = (lksi_scaler_saved){
-        .enabled = 1, .scale_bits = lksi_bits_f32(x.scale), .tracker = x.tracker, .good = x.good, .bad = x.bad,
-        .floor_skips = x.floor_skips, .growth = x.growth, .backoff = x.backoff, .floor = x.floor, .ceiling = x.ceiling,
-        .interval = x.interval, .floor_limit = x.floor_limit};
+    *saved = (lksi_scaler_saved){.credit = x.credit,
+                                 .sticky = x.sticky,
+                                 .strikes = x.strikes,
+                                 .hysteresis = x.hysteresis,
+                                 .fixed = x.fixed,
+                                 .window_at = s->at,
+                                 .enabled = 1,
+                                 .scale_bits = lksi_bits_f32(x.scale),
+                                 .tracker = x.tracker,
+                                 .good = x.good,
+                                 .bad = x.bad,
+                                 .floor_skips = x.floor_skips,
+                                 .growth = x.growth,
+                                 .backoff = x.backoff,
+                                 .floor = x.floor,
+                                 .ceiling = x.ceiling,
+                                 .interval = x.interval,
+                                 .floor_limit = x.floor_limit};
     return LKS_OK;
 }
 
@@ -297,7 +442,8 @@ static lksi_scaler_state settings_of(const lksi_scaler_saved *saved)
 {
     return (lksi_scaler_state){
         .growth = saved->growth, .backoff = saved->backoff, .floor = saved->floor, .ceiling = saved->ceiling,
-        .interval = saved->interval, .floor_limit = saved->floor_limit};
+        .interval = saved->interval, .floor_limit = saved->floor_limit, .hysteresis = saved->hysteresis,
+        .fixed = saved->fixed};
 }
 
 static lks_status check(lks_scaler *s, const char *where, const lksi_scaler_saved *saved, int policy)
@@ -315,6 +461,9 @@ static lks_status check(lks_scaler *s, const char *where, const lksi_scaler_save
     if (bad_settings(&file, text, sizeof text)) return lksi_fail(b, LKS_ERR_CORRUPT, where, "saved %s", text);
     if (!lksi_is_finite_f32(scale) || !(scale > 0))
         return lksi_fail(b, LKS_ERR_CORRUPT, where, "saved scale is %g", (double)scale);
+    if (saved->credit < 0 || saved->strikes < 0 || saved->window_at < 0 || saved->sticky < 0 || saved->sticky > 1 ||
+        saved->fixed < 0 || saved->fixed > 1)
+        return lksi_fail(b, LKS_ERR_CORRUPT, where, "the saved window is impossible");
     if (saved->tracker < 0 || saved->good < 0 || saved->bad < 0 || saved->floor_skips < 0)
         return lksi_fail(b, LKS_ERR_CORRUPT, where, "a saved counter is negative (tracker %lld)",
                          (long long)saved->tracker);
@@ -326,6 +475,8 @@ static lks_status check(lks_scaler *s, const char *where, const lksi_scaler_save
         {"floor", file.floor, mine->floor},
         {"ceiling", file.ceiling, mine->ceiling},
         {"floor limit", (double)file.floor_limit, (double)mine->floor_limit},
+        {"hysteresis", (double)file.hysteresis, (double)mine->hysteresis},
+        {"static scale", (double)file.fixed, (double)mine->fixed},
     };
     for (int i = 0; i < (int)(sizeof number / sizeof number[0]); i++)
         if (number[i].file != number[i].program)
@@ -341,6 +492,7 @@ static lks_status write_saved(lks_scaler *s, const char *where, const lksi_scale
 {
     TRY(check(s, where, saved, policy));
     if (!s->enabled) return LKS_OK;
+    TRY(pending(s, where));
     lksi_scaler_state x = policy == LKS_STATE_KEEP ? s->set : settings_of(saved);
     x.scale = lksi_float_f32(saved->scale_bits);
     if (x.scale < x.floor) x.scale = (float)x.floor;
@@ -350,9 +502,14 @@ static lks_status write_saved(lks_scaler *s, const char *where, const lksi_scale
     x.good = saved->good;
     x.bad = saved->bad;
     x.floor_skips = saved->floor_skips;
+    x.credit = saved->credit;
+    x.sticky = saved->sticky;
+    x.strikes = saved->strikes;
     TRY(lksi_device_write(s->ctx->dev, s->dev, &x, sizeof x));
     s->set = x;
     new_round(s);
+    s->at = saved->window_at;
+    s->window = 0;
     return LKS_OK;
 }
 
@@ -410,14 +567,14 @@ static int get_int(const char **at, const char *name, int64_t *x)
     return end_of_value(at, end);
 }
 
-#define TAG "lockstep-scaler-1 "
+#define TAG "lockstep-scaler-2 "
 
 lks_status lks_scaler_save_text(lks_scaler *s, char *text, int bytes)
 {
     static const char where[] = "lks_scaler_save_text";
     if (!s) return LKS_ERR_ARGUMENT;
-    if (!text || bytes < 512)
-        return lksi_fail(&s->ctx->base, LKS_ERR_ARGUMENT, where, "the text needs 512 bytes, there are %d", bytes);
+    if (!text || bytes < 1024)
+        return lksi_fail(&s->ctx->base, LKS_ERR_ARGUMENT, where, "the text needs 1024 bytes, there are %d", bytes);
     lksi_scaler_saved x;
     TRY(read_saved(s, where, &x));
     if (!x.enabled) {
@@ -433,9 +590,11 @@ lks_status lks_scaler_save_text(lks_scaler *s, char *text, int bytes)
     snprintf(text, (size_t)bytes,
              TAG
              "scale=%s tracker=%lld growth=%s backoff=%s interval=%lld floor=%s ceiling=%s floor_limit=%lld good=%lld "
-             "bad=%lld floor_skips=%lld",
+             "bad=%lld floor_skips=%lld hysteresis=%lld fixed=%lld credit=%lld sticky=%lld strikes=%lld window_at=%lld",
              scale, (long long)x.tracker, growth, backoff, (long long)x.interval, floor, ceiling,
-             (long long)x.floor_limit, (long long)x.good, (long long)x.bad, (long long)x.floor_skips);
+             (long long)x.floor_limit, (long long)x.good, (long long)x.bad, (long long)x.floor_skips,
+             (long long)x.hysteresis, (long long)x.fixed, (long long)x.credit, (long long)x.sticky,
+             (long long)x.strikes, (long long)x.window_at);
     return LKS_OK;
 }
 
@@ -455,7 +614,10 @@ lks_status lks_scaler_load_text(lks_scaler *s, const char *text, int policy)
                    get_int(&at, "interval", &x.interval) && get_float(&at, "floor", &x.floor) &&
                    get_float(&at, "ceiling", &x.ceiling) && get_int(&at, "floor_limit", &x.floor_limit) &&
                    get_int(&at, "good", &x.good) && get_int(&at, "bad", &x.bad) &&
-                   get_int(&at, "floor_skips", &x.floor_skips) && *at == 0;
+                   get_int(&at, "floor_skips", &x.floor_skips) && get_int(&at, "hysteresis", &x.hysteresis) &&
+                   get_int(&at, "fixed", &x.fixed) && get_int(&at, "credit", &x.credit) &&
+                   get_int(&at, "sticky", &x.sticky) && get_int(&at, "strikes", &x.strikes) &&
+                   get_int(&at, "window_at", &x.window_at) && *at == 0;
         if (!good || (double)(float)scale != scale)
             return lksi_fail(&s->ctx->base, LKS_ERR_CORRUPT, where, "damaged scaler state: \"%.200s\"", text);
         x.scale_bits = lksi_bits_f32((float)scale);

@@ -16,6 +16,8 @@ lks_context *lksi_scaler_context(const lks_scaler *s);
 int64_t lksi_scaler_round(const lks_scaler *s);
 /* An optimizer has stepped or unscaled in this round: update is in order. */
 void lksi_scaler_recorded(lks_scaler *s);
+/* Losses scaled since it was made. */
+int64_t lksi_scaler_scaled(const lks_scaler *s);
 
 /* x as an integer times a power of two, "0x3p-4": exact, and the same in every locale. 32 bytes are enough. */
 void lksi_hex_float(char *text, int bytes, double x);
@@ -25,8 +27,9 @@ typedef struct lksi_scaler_saved {
     int32_t enabled;
     uint32_t scale_bits; /* float32 */
     int64_t tracker, good, bad, floor_skips;
+    int64_t credit, sticky, strikes, window_at; /* inside a window of lks_scaler_update_n */
     double growth, backoff, floor, ceiling;
-    int64_t interval, floor_limit;
+    int64_t interval, floor_limit, hysteresis, fixed;
 } lksi_scaler_saved;
 /* Waits. LKS_ERR_STATE while a step or unscale waits for its update. A disabled scaler: all zero. */
 lks_status lksi_scaler_read(lks_scaler *s, lksi_scaler_saved *saved);

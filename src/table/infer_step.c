@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * infer_step.c - shape rules of the optimizer's rows: every output is given, so these check that blocks are large enough
- * for what the attributes announce. A failure here is a fault of ours, not of the user.
+ * infer_step.c - shape rules of the optimizer's rows: every output is given, so these check that blocks are large
+ * enough for what the attributes announce. A failure here is a fault of ours, not of the user.
  */
 #include "table/step.h"
 #include "table/table.h"
@@ -43,6 +43,12 @@ static lks_status misfit(lksi_args *a, const char *row, const char *what)
     return lksi_why(a, LKS_ERR_INTERNAL, "%s: %s does not fit", row, what);
 }
 
+lks_status lksi_infer_grad_check(lksi_args *a)
+{
+    if (!flat_float(&a->in[0])) return misfit(a, "grad_check", "the gradient block");
+    return holds(&a->out[0], 1, sizeof(int32_t)) ? LKS_OK : misfit(a, "grad_check", "what it found");
+}
+
 lks_status lksi_infer_grad_stats(lksi_args *a)
 {
     const lksi_view *g = &a->in[0];
@@ -66,6 +72,7 @@ lks_status lksi_infer_step_begin(lksi_args *a)
     if (!holds(&a->in[2], n, sizeof(int32_t))) return misfit(a, "step_begin", "presence");
     if (!optional(&a->in[3], sizeof(lksi_scaler_state))) return misfit(a, "step_begin", "the scaler");
     if (!optional(&a->in[4], sizeof(double))) return misfit(a, "step_begin", "the weight");
+    if (!optional(&a->in[5], sizeof(int32_t))) return misfit(a, "step_begin", "the flag before the reduction");
     if (!holds(&a->out[0], 1, sizeof(lksi_step))) return misfit(a, "step_begin", "the step state");
     if (!holds(&a->out[1], LKSI_VEC_PRESENT + n, sizeof(int32_t))) return misfit(a, "step_begin", "the vector");
     return LKS_OK;
@@ -80,6 +87,7 @@ lks_status lksi_infer_step_decide(lksi_args *a)
     if (!holds(&a->in[3], n, sizeof(lksi_segment))) return misfit(a, "step_decide", "the segment table");
     if (!holds(&a->in[4], n, sizeof(int32_t))) return misfit(a, "step_decide", "presence");
     if (!optional(&a->in[5], sizeof(double))) return misfit(a, "step_decide", "the weight");
+    if (!optional(&a->in[6], sizeof(double))) return misfit(a, "step_decide", "the schedule's table");
     if (!holds(&a->out[0], 1, sizeof(lksi_step))) return misfit(a, "step_decide", "the step state");
     if (!holds(&a->out[1], n, sizeof(lksi_segment_step))) return misfit(a, "step_decide", "the state of segments");
     if (!optional(&a->out[2], sizeof(lksi_scaler_state))) return misfit(a, "step_decide", "the scaler");
@@ -87,8 +95,8 @@ lks_status lksi_infer_step_decide(lksi_args *a)
     return LKS_OK;
 }
 
-/* blocks: per-element state, in the order of the outputs after value; needed: how many of them must be given. */
-static lks_status update(lksi_args *a, const char *row, int blocks, int needed)
+/* needed: how many of the three state blocks must be given. */
+static lks_status update(lksi_args *a, const char *row, int needed)
 {
     const lksi_view *g = &a->in[0], *value = &a->out[0];
     int64_t n = a->attr.raw.i[0];
@@ -100,10 +108,10 @@ static lks_status update(lksi_args *a, const char *row, int blocks, int needed)
     if (!holds(&a->in[2], n, sizeof(lksi_segment_step))) return misfit(a, row, "the state of segments");
     if (!holds(&a->in[3], 1, sizeof(lksi_step))) return misfit(a, row, "the step state");
     if (absent(value) || !like(value, g->dtype, count)) return misfit(a, row, "the value block");
-    for (int i = 0; i < blocks; i++)
+    for (int i = 0; i < 3; i++)
         if (!like(&a->out[1 + i], state, count) || (i < needed && absent(&a->out[1 + i])))
             return misfit(a, row, "a state block");
-    const lksi_view *master = &a->out[1 + blocks];
+    const lksi_view *master = &a->out[4];
     if (!like(master, LKS_F32, count) || absent(master) == reduced) return misfit(a, row, "the master block");
     if (!like(master + 1, LKS_BF16, count) || !like(master + 2, LKS_F16, count)) return misfit(a, row, "a twin");
     return LKS_OK;
@@ -111,12 +119,59 @@ static lks_status update(lksi_args *a, const char *row, int blocks, int needed)
 
 lks_status lksi_infer_sgd_step(lksi_args *a)
 {
-    return update(a, "sgd_step", 1, 0);
+    return update(a, "sgd_step", 0);
 }
 
 lks_status lksi_infer_adam_step(lksi_args *a)
 {
-    return update(a, "adam_step", 2, 2);
+    return update(a, "adam_step", 2);
+}
+
+lks_status lksi_infer_rmsprop_step(lksi_args *a)
+{
+    return update(a, "rmsprop_step", 1);
+}
+
+lks_status lksi_infer_adagrad_step(lksi_args *a)
+{
+    return update(a, "adagrad_step", 1);
+}
+
+lks_status lksi_infer_trust_stats(lksi_args *a)
+{
+    const lksi_view *g = &a->in[0];
+    int64_t n = a->attr.raw.i[0];
+    if (!flat_float(g)) return misfit(a, "trust_stats", "the gradient block");
+    lks_dtype state = g->dtype == LKS_F64 ? LKS_F64 : LKS_F32;
+    if (!holds(&a->in[1], n, sizeof(lksi_segment))) return misfit(a, "trust_stats", "the segment table");
+    if (!holds(&a->in[2], n, sizeof(lksi_segment_step))) return misfit(a, "trust_stats", "the state of segments");
+    if (!holds(&a->in[3], 1, sizeof(lksi_step))) return misfit(a, "trust_stats", "the step state");
+    if (absent(&a->in[4])) return misfit(a, "trust_stats", "the value block");
+    for (int i = 4; i < 8; i++)
+        if (!like(&a->in[i], state, g->shape[0])) return misfit(a, "trust_stats", "a state block");
+    if (!holds(&a->out[0], a->attr.raw.i[2] + chunks(g->shape[0]) + n, sizeof(lksi_piece)))
+        return misfit(a, "trust_stats", "the block of pieces");
+    return LKS_OK;
+}
+
+lks_status lksi_infer_trust_decide(lksi_args *a)
+{
+    int64_t n = a->attr.raw.i[0];
+    if (!holds(&a->in[0], a->attr.raw.i[2] + n, sizeof(lksi_piece)))
+        return misfit(a, "trust_decide", "the block of pieces");
+    if (!holds(&a->in[1], n, sizeof(lksi_segment))) return misfit(a, "trust_decide", "the segment table");
+    if (!holds(&a->in[2], 1, sizeof(lksi_step))) return misfit(a, "trust_decide", "the step state");
+    return holds(&a->out[0], n, sizeof(lksi_segment_step)) ? LKS_OK
+                                                           : misfit(a, "trust_decide", "the state of segments");
+}
+
+lks_status lksi_infer_ema_step(lksi_args *a)
+{
+    const lksi_view *value = &a->in[1];
+    if (!holds(&a->in[0], 1, sizeof(lksi_step))) return misfit(a, "ema_step", "the step state");
+    if (!flat_float(value) || absent(&a->out[0]) || !like(&a->out[0], value->dtype, value->shape[0]))
+        return misfit(a, "ema_step", "a block");
+    return LKS_OK;
 }
 
 lks_status lksi_infer_buffers_commit(lksi_args *a)

@@ -5,20 +5,28 @@
  * here.
  *
  * Order of the rows in one step (ops_step.def):
+ *   grad_check    with data parallel, per bucket before its reduction: whether this rank's values are finite
  *   grad_stats    per arena: reads gradients once; per chunk of LKSI_STEP_CHUNK elements the sum of squares of the
- *                 unscaled values and whether one was not finite -> parts[first part of the arena + chunk]
+ *                 unscaled values, whether one was not finite, and what -> parts[first part of the arena + chunk]
  *   step_begin    adds the parts in order, builds the vector that is reduced with MAX over ranks
  *   step_decide   after the reduction: drift, outcome, counters, learning rate, clip factor, what each segment does
- *   sgd_step, adam_step   per arena: the update, by selection per segment
+ *   trust_stats, trust_decide   LAMB and LARS only, as the clip factor is in their norms: per arena, sums of squares of
+ *                 weights and of the direction by piece (a chunk's part of a segment), then each segment's ratio
+ *   sgd_step, adam_step, rmsprop_step, adagrad_step   per arena: the update, by selection per segment
+ *   ema_step      per arena, if asked for: the moving average of the weights
  *   buffers_commit        staged running statistics become the running ones, or are taken back
  *   scaler_update         at the end of the iteration, from all flags recorded in between
  *
  * attr.raw of the rows:
- *   grad_stats    i[0] segments, i[1] unscaled already, i[2] first part, f[0] nominal weight (0: none)
- *   step_begin    i[0] segments of all arenas, i[1] parts, i[2] unscaled already, i[3] 2 if this rank failed, else 0
+ *   grad_stats    i[0] segments, i[1] unscaled already, i[2] first part, i[3] first segment, i[4] 1: count underflow,
+ *                 f[0] nominal weight (0: none)
+ *   step_begin    i[0] segments of all arenas, i[1] parts, i[2] unscaled already, i[3] 2 if this rank failed, else 0,
+ *                 i[4] rank
  *   step_decide   i[0] segments of all arenas, i[1] groups, i[2] unscaled already, i[3] 1: this is an explicit unscale,
  *                 not a step, f[0] nominal weight
- *   sgd_step, adam_step   i[0] segments
+ *   the updates   i[0] segments
+ *   trust_stats, trust_decide   i[0] segments, i[1] kind, i[2] first piece of the arena
+ *   scaler_update i[0] enum LKSI_SCALER_..., f[0] the new scale for LKSI_SCALER_SET without a tensor
  */
 #ifndef LKSI_STEP_H
 #define LKSI_STEP_H
@@ -33,8 +41,16 @@
 
 /* --- tables: written by the host when something changed --- */
 
-enum { LKSI_STEP_SGD, LKSI_STEP_ADAM, LKSI_STEP_ADAMW };                        /* = enum lks_optim_kind */
-enum { LKSI_LR_CONSTANT, LKSI_LR_LINEAR, LKSI_LR_COSINE, LKSI_LR_STEP };        /* = enum lks_schedule */
+enum { LKSI_STEP_SGD, LKSI_STEP_ADAM, LKSI_STEP_ADAMW, LKSI_STEP_RMSPROP, LKSI_STEP_ADAGRAD, LKSI_STEP_LAMB,
+       LKSI_STEP_LARS }; /* = enum lks_optim_kind */
+enum {
+    LKSI_LR_CONSTANT,
+    LKSI_LR_LINEAR,
+    LKSI_LR_COSINE,
+    LKSI_LR_STEP,
+    LKSI_LR_WSD,
+    LKSI_LR_TABLE
+};                                                                              /* = lks_schedule */
 enum { LKSI_RAN = 1, LKSI_SKIPPED_HERE, LKSI_SKIPPED_ELSEWHERE, LKSI_NOTHING }; /* = enum lks_outcome */
 
 /* A parameter's place in its arena; sorted by offset, the arenas of a set one after the other. */
@@ -46,16 +62,20 @@ typedef struct lksi_segment {
 typedef struct lksi_group {
     double lr, weight_decay;
     double momentum, dampening;
-    double beta1, beta2, eps;
-    int64_t nesterov;
+    double beta1, beta2, eps; /* RMSprop: beta2 is alpha */
+    double lr_decay;          /* Adagrad */
+    double trust;             /* LARS: the coefficient */
+    int64_t nesterov, decoupled;
 } lksi_group;
 
 typedef struct lksi_settings {
     int32_t kind, check_finite;
-    int32_t schedule, pad;
+    int32_t schedule, ema_warmup;
     int64_t warmup, total, period;
+    int64_t entries; /* of the schedule's table */
     double final_factor, gamma;
     double clip_norm, clip_value; /* 0: off */
+    double ema_decay;
 } lksi_settings;
 
 /* One int32 per segment, beside the segments: */
@@ -69,8 +89,13 @@ enum {
 /* What grad_stats found in one chunk. */
 typedef struct lksi_part {
     double squares;
-    int64_t bad;
+    int32_t bad, first;        /* one was not finite; the first such segment (of all arenas), if bad */
+    int64_t infs, nans;        /* of the unscaled values */
+    int64_t zeros, tiny, seen; /* if underflow is counted: 0, below the smallest normal number, all; as in memory */
 } lksi_part;
+
+/* Sums over a piece: the part of segment s (of its arena) in chunk c is pieces[first piece + c + s]. */
+typedef struct lksi_piece { double weight, direction; } lksi_piece;
 
 /* Entries of the int32 vector that is reduced with MAX; presence, one per segment, follows. */
 enum {
@@ -79,12 +104,19 @@ enum {
     LKSI_VEC_NOT_HASH, /* ~max(~h) = min(h) */
     LKSI_VEC_NORM_HIGH, /* sum of squares as ordered bits: every rank goes by the same norm */
     LKSI_VEC_NORM_LOW,
+    LKSI_VEC_WHO, /* INT32_MAX - rank of one whose own gradients were not finite, 0: none */
     LKSI_VEC_PRESENT = 8
 };
 
+/* Values of presence: */
+enum { LKSI_ABSENT, LKSI_PRESENT, LKSI_PRESENT_BAD };
+
 typedef struct lksi_record {
     int64_t attempt, applied, skipped;
+    int64_t here, elsewhere; /* of the skipped ones */
     int32_t outcome, drift, floor, flag;
+    int32_t first, who; /* segment and rank of what was not finite, -1: none */
+    int64_t infs, nans, zeros, tiny, seen;
     double grad_norm, scale, lr;
 } lksi_record;
 
@@ -94,6 +126,10 @@ typedef struct lksi_step {
     int32_t unscale_flag; /* all ranks', found by an explicit unscale */
     int32_t drift;        /* latched: no step runs until the state is written anew */
     int32_t ran;          /* the last attempt was applied */
+    int32_t first, who;   /* as in the record, of the pass under way */
+    int64_t here, elsewhere;
+    int64_t infs, nans, zeros, tiny, seen; /* this rank's, of the pass under way */
+    double ema_add;       /* of the difference between weight and average */
     double squares;       /* this rank's sum of squares of the unscaled gradients */
     double factor;        /* of gradients as they are in memory */
     double clip;          /* factor of the global norm clip, 1 = none */
@@ -115,6 +151,9 @@ typedef struct lksi_segment_step {
     double v_keep, v_add; /* beta2, 1 - beta2 */
     double root;     /* 1 / sqrt(1 - beta2^t) */
     double eps;
+    double unbias;   /* LAMB: 1 / (1 - beta1^t) */
+    double decay;    /* LAMB: lr weight_decay, before the ratio */
+    double trust;    /* LARS: the ratio, else 1; before trust_decide the coefficient */
 } lksi_segment_step;
 
 enum { LKSI_PENDING_GOOD = 1, LKSI_PENDING_BAD = 2 };
@@ -125,9 +164,22 @@ typedef struct lksi_scaler_state {
     int64_t tracker;
     int64_t good, bad;   /* updates */
     int64_t floor_skips; /* consecutive bad updates at the floor */
+    int64_t credit;      /* good ones since the scale was last looked at (update_n) */
+    int64_t sticky;      /* there was a bad one since then */
+    int64_t strikes;     /* looks with a bad one since the last growth */
     double growth, backoff, floor, ceiling;
     int64_t interval, floor_limit;
+    int64_t hysteresis; /* strikes from which the scale backs off */
+    int64_t fixed;      /* 1: the scale stays */
 } lksi_scaler_state;
+
+/* What scaler_update does besides counting the iteration. */
+enum {
+    LKSI_SCALER_STEP,   /* look at once: the scale of the next iteration */
+    LKSI_SCALER_HOLD,   /* inside a window: nothing */
+    LKSI_SCALER_WINDOW, /* the window ends */
+    LKSI_SCALER_SET     /* take the scale that is given; the tracker stays */
+};
 
 /* --- arithmetic --- */
 
@@ -158,9 +210,10 @@ LKSI_HD double lksi_cos_pi(double t)
     return sign * (1 + r);
 }
 
-/* Factor of the base learning rate at applied step k = 0, 1, ... */
-LKSI_HD double lksi_lr_factor(const lksi_settings *o, int64_t k)
+/* Factor of the base learning rate at applied step k = 0, 1, ...; table: o->entries factors, the last one goes on. */
+LKSI_HD double lksi_lr_factor(const lksi_settings *o, const double *table, int64_t k)
 {
+    if (o->schedule == LKSI_LR_TABLE) return table ? table[k < o->entries ? k : o->entries - 1] : 1;
     if (k < o->warmup) return (double)(k + 1) / (double)o->warmup;
     int64_t past = k - o->warmup, span = o->total - o->warmup > 1 ? o->total - o->warmup : 1;
     double t = past >= span ? 1 : (double)past / (double)span;
@@ -168,6 +221,10 @@ LKSI_HD double lksi_lr_factor(const lksi_settings *o, int64_t k)
     case LKSI_LR_LINEAR: return 1 - t * (1 - o->final_factor);
     case LKSI_LR_COSINE: return o->final_factor + (1 - o->final_factor) * (1 + lksi_cos_pi(t)) / 2;
     case LKSI_LR_STEP: return o->period > 0 ? lksi_power(o->gamma, past / o->period) : 1;
+    case LKSI_LR_WSD: /* down over the last `period` steps */
+        if (k < o->total - o->period) return 1;
+        t = k >= o->total ? 1 : (double)(k - (o->total - o->period)) / (double)o->period;
+        return 1 - t * (1 - o->final_factor);
     default: return 1;
     }
 }
@@ -196,29 +253,77 @@ LKSI_HD uint32_t lksi_mix(uint32_t h, uint64_t v)
 LKSI_HD int32_t lksi_step_hash(const lksi_step *st, const lksi_scaler_state *s)
 {
     uint32_t h = lksi_mix(lksi_mix(1, (uint64_t)st->attempted), (uint64_t)st->applied);
-    if (s) h = lksi_mix(lksi_mix(h, lksi_bits_f32(s->scale)), (uint64_t)s->tracker);
+    if (s) {
+        h = lksi_mix(lksi_mix(h, lksi_bits_f32(s->scale)), (uint64_t)s->tracker);
+        h = lksi_mix(h, (uint64_t)s->credit << 32 ^ (uint64_t)s->strikes << 1 ^ (uint64_t)s->sticky);
+    }
     return (int32_t)h;
 }
 
-/* All but presence of the vector. squares, bad: this rank's sums over all parts. */
-LKSI_HD void lksi_step_begin(lksi_step *st, int32_t *vec, const lksi_scaler_state *s, const double *weight,
-                               double squares, int bad, int unscaled, int failed)
+/* Counts an unscaled value that is not finite. */
+LKSI_HD void lksi_part_note(lksi_part *p, double x)
 {
-    int flag = bad != 0;
-    if (weight && (!lksi_is_finite_f64(*weight) || *weight < 0)) flag = 1;
-    if (unscaled && st->unscale_flag > flag) flag = st->unscale_flag;
+    uint64_t u = lksi_bits_f64(x);
+    if ((u >> 52 & 0x7ff) != 0x7ff) return;
+    if (u << 12) p->nans += 1;
+    else p->infs += 1;
+}
+
+/* Smallest magnitude that does not count as underflow: the smallest normal number of the arena's dtype; float32
+ * gradients are measured by what float16 would lose. 0: not measured. */
+LKSI_HD double lksi_underflow_limit(int dtype)
+{
+    if (dtype == LKS_F32 || dtype == LKS_F16) return 0x1p-14;
+    return dtype == LKS_BF16 ? 0x1p-126 : 0;
+}
+
+/* sum += p, in the order of the parts. */
+LKSI_HD void lksi_part_add(lksi_part *sum, const lksi_part *p)
+{
+    sum->squares += p->squares;
+    sum->bad |= p->bad;
+    sum->infs += p->infs;
+    sum->nans += p->nans;
+    sum->zeros += p->zeros;
+    sum->tiny += p->tiny;
+    sum->seen += p->seen;
+}
+
+/* All but presence of the vector. sum: of this rank's parts (first is not read). here: with data parallel, whether this
+ * rank's gradients were not finite before their reduction; NULL: as the parts say. */
+LKSI_HD void lksi_step_begin(lksi_step *st, int32_t *vec, const lksi_scaler_state *s, const double *weight,
+                               const lksi_part *sum, const int32_t *here, int unscaled, int failed, int rank)
+{
+    double squares = sum->squares;
+    int flag = sum->bad != 0, mine = here ? *here != 0 : flag;
+    if (weight && (!lksi_is_finite_f64(*weight) || *weight < 0)) flag = mine = 1;
+    if (unscaled) { /* what the unscale found goes on counting */
+        if (st->unscale_flag > flag) flag = st->unscale_flag;
+        if (st->unscale_flag && st->local_flag > mine) mine = st->local_flag;
+    }
     if (failed > flag) flag = failed;
+    if (failed > mine) mine = failed;
     if (!lksi_is_finite_f64(squares)) squares = lksi_infinity();
     uint64_t u = lksi_bits_f64(squares);
-    st->local_flag = flag;
+    st->local_flag = mine;
     st->squares = squares;
+    if (!unscaled || sum->bad) {
+        st->infs = sum->infs;
+        st->nans = sum->nans;
+    }
+    if (!unscaled) {
+        st->zeros = sum->zeros;
+        st->tiny = sum->tiny;
+        st->seen = sum->seen;
+    }
     int32_t h = lksi_step_hash(st, s);
     vec[LKSI_VEC_FLAG] = flag;
     vec[LKSI_VEC_HASH] = h;
     vec[LKSI_VEC_NOT_HASH] = ~h;
     vec[LKSI_VEC_NORM_HIGH] = (int32_t)(u >> 32);
     vec[LKSI_VEC_NORM_LOW] = (int32_t)((uint32_t)u ^ 0x80000000u);
-    for (int i = LKSI_VEC_NORM_LOW + 1; i < LKSI_VEC_PRESENT; i++) vec[i] = 0;
+    vec[LKSI_VEC_WHO] = mine ? 0x7fffffff - rank : 0;
+    for (int i = LKSI_VEC_WHO + 1; i < LKSI_VEC_PRESENT; i++) vec[i] = 0;
 }
 
 /* Sum of squares that all ranks go by. */
@@ -229,19 +334,23 @@ LKSI_HD double lksi_step_squares(const int32_t *vec)
 }
 
 /* The explicit unscale after its reduction: remembers the flag and tells the scaler. */
-LKSI_HD void lksi_step_unscaled(lksi_step *st, const int32_t *vec, int any, lksi_scaler_state *s, const double *weight)
+LKSI_HD void lksi_step_unscaled(lksi_step *st, const int32_t *vec, int any, int first, lksi_scaler_state *s,
+                                  const double *weight)
 {
     int flag = vec[LKSI_VEC_FLAG];
+    st->first = first;
+    st->who = vec[LKSI_VEC_WHO] ? 0x7fffffff - vec[LKSI_VEC_WHO] : -1;
     if (vec[LKSI_VEC_HASH] != ~vec[LKSI_VEC_NOT_HASH]) st->drift = 1;
     st->unscale_flag = flag;
     if (!s || st->drift || flag == 2 || !any || (weight && *weight == 0)) return;
     s->pending |= flag ? LKSI_PENDING_BAD : LKSI_PENDING_GOOD;
 }
 
-/* The decision, the same on every rank. any: some trainable segment has a gradient on some rank. Returns the factor of
- * the learning rates. */
-LKSI_HD double lksi_step_decide(lksi_step *st, const int32_t *vec, int any, const lksi_settings *o, double lr0,
-                                  lksi_scaler_state *s, const double *weight, double nominal, int unscaled)
+/* The decision, the same on every rank. any: some trainable segment has a gradient on some rank; first: the first one
+ * with LKSI_PRESENT_BAD, -1: none. Returns the factor of the learning rates. */
+LKSI_HD double lksi_step_decide(lksi_step *st, const int32_t *vec, int any, int first, const lksi_settings *o,
+                                  const double *table, double lr0, lksi_scaler_state *s, const double *weight,
+                                  double nominal, int unscaled)
 {
     int flag = vec[LKSI_VEC_FLAG], outcome;
     int here = st->local_flag ? LKSI_SKIPPED_HERE : LKSI_SKIPPED_ELSEWHERE;
@@ -261,7 +370,14 @@ LKSI_HD double lksi_step_decide(lksi_step *st, const int32_t *vec, int any, cons
         outcome = LKSI_RAN;
         pending = LKSI_PENDING_GOOD;
     }
-    double lr = lksi_lr_factor(o, st->applied);
+    double lr = lksi_lr_factor(o, table, st->applied);
+    if (!unscaled || first >= 0) {
+        st->first = first;
+        st->who = vec[LKSI_VEC_WHO] ? 0x7fffffff - vec[LKSI_VEC_WHO] : -1;
+    }
+    st->ema_add = 1 - o->ema_decay;
+    if (o->ema_warmup && (1 + (double)st->applied) / (10 + (double)st->applied) < o->ema_decay)
+        st->ema_add = 9 / (10 + (double)st->applied);
     st->ran = outcome == LKSI_RAN;
     st->factor = lksi_grad_factor(s, weight, nominal, unscaled);
     st->clip = 1;
@@ -273,12 +389,23 @@ LKSI_HD double lksi_step_decide(lksi_step *st, const int32_t *vec, int any, cons
     st->unscale_flag = 0;
     st->attempted += 1;
     st->applied += st->ran;
+    st->here += outcome == LKSI_SKIPPED_HERE;
+    st->elsewhere += outcome == LKSI_SKIPPED_ELSEWHERE;
     st->skipped += outcome == LKSI_SKIPPED_HERE || outcome == LKSI_SKIPPED_ELSEWHERE;
 
     lksi_record *r = &st->ring[st->attempted % LKSI_STEP_RING];
     r->attempt = st->attempted;
     r->applied = st->applied;
     r->skipped = st->skipped;
+    r->here = st->here;
+    r->elsewhere = st->elsewhere;
+    r->first = st->first;
+    r->who = flag ? st->who : -1;
+    r->infs = st->infs;
+    r->nans = st->nans;
+    r->zeros = st->zeros;
+    r->tiny = st->tiny;
+    r->seen = st->seen;
     r->outcome = outcome;
     r->drift = st->drift;
     r->flag = flag;
@@ -301,15 +428,37 @@ LKSI_HD void lksi_segment_decide(lksi_segment_step *x, const lksi_step *st, cons
     double lr = g->lr * lr_factor;
     x->first = t == 1;
     x->nesterov = g->nesterov != 0;
-    x->keep = kind == LKSI_STEP_ADAMW ? 1 - lr * g->weight_decay : 1;
-    x->l2 = kind == LKSI_STEP_ADAMW ? 0 : g->weight_decay;
+    x->decay = lr * g->weight_decay;
+    x->keep = g->decoupled ? 1 - x->decay : 1;
+    x->l2 = g->decoupled ? 0 : g->weight_decay;
     x->eps = g->eps;
-    if (kind == LKSI_STEP_SGD) {
-        x->step = lr;
+    x->trust = 1;
+    x->root = 1;
+    x->step = lr;
+    switch (kind) {
+    case LKSI_STEP_LARS: x->trust = g->trust; /* fall through */
+    case LKSI_STEP_SGD:
         x->m_keep = g->momentum;
         x->m_add = 1 - g->dampening;
         x->v_keep = x->v_add = x->root = 0;
-    } else {
+        break;
+    case LKSI_STEP_RMSPROP:
+        x->m_keep = g->momentum;
+        x->m_add = 1;
+        x->v_keep = g->beta2;
+        x->v_add = 1 - g->beta2;
+        break;
+    case LKSI_STEP_ADAGRAD:
+        x->step = lr / (1 + (double)(t - 1) * g->lr_decay);
+        x->m_keep = x->m_add = 0;
+        x->v_keep = x->v_add = 1;
+        break;
+    default:
+        if (kind == LKSI_STEP_LAMB) {
+            x->keep = 1;
+            x->l2 = g->weight_decay;
+        }
+        x->unbias = 1 / (1 - lksi_power(g->beta1, t));
         x->step = lr / (1 - lksi_power(g->beta1, t));
         x->m_keep = g->beta1;
         x->m_add = 1 - g->beta1;
@@ -319,28 +468,81 @@ LKSI_HD void lksi_segment_decide(lksi_segment_step *x, const lksi_step *st, cons
     }
 }
 
-/* The new scale. Nothing recorded but steps that had nothing to do: nothing changes. */
-LKSI_HD void lksi_scaler_advance(lksi_scaler_state *s)
+/* The ratio of a segment, from its sums of squares; 1 where a norm is 0. LAMB: |w| / |direction|, where the direction
+ * is the Adam step and weight decay; LARS: trust |w| / (|g| + weight_decay |w| + eps). */
+LKSI_HD void lksi_trust_decide(lksi_segment_step *x, double weight, double direction, int kind)
+{
+    if (!x->act) return;
+    double w = sqrt(weight), d = sqrt(direction), ratio = 1;
+    if (kind == LKSI_STEP_LARS) {
+        if (w > 0 && d > 0) ratio = x->trust * w / (d + x->l2 * w + x->eps);
+        x->trust = ratio;
+        return;
+    }
+    if (w > 0 && d > 0) ratio = w / d;
+    x->keep = 1 - ratio * x->decay;
+    x->step = x->step * ratio;
+    x->l2 = 0;
+}
+
+/* Counts the iteration from its flags. 0: nothing was recorded but steps that had nothing to do. */
+LKSI_HD int lksi_scaler_count(lksi_scaler_state *s)
 {
     int pending = s->pending;
-    double next;
     s->pending = 0;
-    if (!pending) return;
+    if (!pending) return 0;
     if (pending & LKSI_PENDING_BAD) {
         s->bad += 1;
-        s->tracker = 0;
         s->floor_skips = (double)s->scale <= s->floor ? s->floor_skips + 1 : 0;
+        s->sticky = 1;
+    } else {
+        s->good += 1;
+        s->floor_skips = 0;
+        s->credit += 1;
+    }
+    return 1;
+}
+
+/* The new scale from what was counted since the last look. whole_intervals: one growth for each full interval, the
+ * remainder of the tracker is kept. */
+LKSI_HD void lksi_scaler_look(lksi_scaler_state *s, int whole_intervals)
+{
+    int64_t bad = s->sticky, credit = s->credit;
+    double next;
+    s->sticky = s->credit = 0;
+    if (s->fixed || (!bad && !credit)) return;
+    if (bad) {
+        s->tracker = 0;
+        s->strikes += 1;
+        if (s->strikes < s->hysteresis) return;
         next = (double)s->scale * s->backoff;
         s->scale = (float)(next < s->floor ? s->floor : next > s->ceiling ? s->ceiling : next);
         return;
     }
-    s->good += 1;
-    s->floor_skips = 0;
-    s->tracker += 1;
-    if (s->tracker < s->interval) return;
-    s->tracker = 0;
-    next = (double)s->scale * s->growth;
-    if (next <= s->ceiling && lksi_is_finite_f32((float)next)) s->scale = (float)next;
+    s->tracker += credit;
+    while (s->tracker >= s->interval) {
+        s->tracker = whole_intervals ? s->tracker - s->interval : 0;
+        s->strikes = 0;
+        next = (double)s->scale * s->growth;
+        if (next <= s->ceiling && lksi_is_finite_f32((float)next)) s->scale = (float)next;
+        else s->tracker = s->tracker % s->interval;
+    }
+}
+
+/* The end of an iteration. given: the new scale of LKSI_SCALER_SET; one that cannot be is not taken. */
+LKSI_HD void lksi_scaler_advance(lksi_scaler_state *s, int what, double given)
+{
+    int some = lksi_scaler_count(s);
+    if (what == LKSI_SCALER_SET) {
+        s->sticky = s->credit = 0;
+        if (!lksi_is_finite_f64(given) || !(given > 0)) return;
+        given = given < s->floor ? s->floor : given > s->ceiling ? s->ceiling : given;
+        if (lksi_is_finite_f32((float)given) && (float)given > 0) s->scale = (float)given;
+    } else if (what == LKSI_SCALER_WINDOW) {
+        lksi_scaler_look(s, 1);
+    } else if (what == LKSI_SCALER_STEP && some) {
+        lksi_scaler_look(s, 0);
+    }
 }
 
 #endif

@@ -8,7 +8,7 @@
 #include <lockstep/base.h>
 
 #define LKSI_MAX_IN 12 /* inputs of a row; cat takes more through lksi_args.in, which is an array of any length */
-#define LKSI_MAX_OUT 6
+#define LKSI_MAX_OUT 8
 
 typedef struct lksi_view {
     void *data; /* device address of element 0; NULL with ndim -1: absent (LKS_NONE) */

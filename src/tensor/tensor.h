@@ -9,11 +9,13 @@
 #include "base/base.h"
 #include "device/device.h"
 #include <lockstep/autograd.h>
+#include <lockstep/autocast.h>
 #include <lockstep/tensor.h>
 
 struct lksi_comm;
 struct lksi_node;
 struct lksi_autocast;
+struct lksi_recompute;
 
 struct lks_context {
     lksi_base base; /* first: a context is a base */
@@ -35,6 +37,12 @@ struct lks_context {
     int walking;           /* one is under way */
     void *dying;           /* nodes waiting to be freed, so that long graphs do not recurse */
     int draining;
+    struct lksi_recompute *recompute; /* nodes recorded now belong to it */
+    const char *visiting;  /* the op whose gradient is being computed; NULL */
+    int anomaly;           /* > 0: the door looks for NaN */
+    int looking;           /* it is doing so */
+    lks_observer_fn observer;
+    void *observer_user;
     /* random */
     lksi_rng *rng;         /* device copy of (seed, attempt) */
     int64_t seed, attempt; /* host copy */
@@ -90,6 +98,7 @@ struct lks_tensor {
     lks_tensor *grad;
     int64_t pass; /* backward pass that last counted it */
     int uses;     /* contributions still to come in that pass */
+    int64_t grad_pass; /* backward pass that last added to grad */
     lks_tensor *grad_slot; /* sealed parameter: its slice of the gradient arena */
     lksi_hook *hooks;
 };
@@ -148,7 +157,8 @@ lks_status lksi_arena_create(lks_context *ctx, lks_dtype dtype, int n, lks_tenso
                              lksi_arena **arena);
 /* Frees blocks; tensors over them must not be used afterwards (their storages become empty). */
 void lksi_arena_destroy(lksi_arena *a);
-/* Makes sure the twin block and headers for dtype (LKS_BF16 or LKS_F16) exist; which = 0 or 1. Contents are not filled. */
+/* Makes sure the twin block and headers for dtype (LKS_BF16 or LKS_F16) exist; which = 0 or 1. Contents are not filled.
+ */
 lks_status lksi_arena_twin(lksi_arena *a, lks_dtype dtype, int *which);
 /* All values were written: versions + 1; twins_too: twins were rewritten with them. */
 void lksi_arena_touched(lksi_arena *a, int twins_too);
