@@ -34,6 +34,46 @@ LKS_API lks_status lks_backward(lks_tensor *root, lks_tensor *gradient, int reta
 LKS_API lks_status lks_gradients(lks_tensor *root, lks_tensor *gradient, int n, lks_tensor *const *inputs, int retain,
                                  int create_graph, lks_tensor **grads);
 
+/* Runs fn without keeping what backward will need of it, and once more when backward comes to it: memory falls to the
+ * inputs and outputs (and one function's tensors at a time, in backward) for the time of a second forward. The second
+ * run has the autocast state and random numbers of the first, and leaves running statistics alone; gradients are the
+ * same bit for bit, also of higher order and with hooks. fn gives nout tensors made from in[] and from whatever user
+ * leads to, must do the same again (else LKS_ERR_STATE in backward; LKS_ERR_MODIFIED if an input or parameter was
+ * changed in place), and user must live as long as the graph. Inside another lks_recompute, or where nothing is
+ * recorded, it is a plain call. Local. */
+typedef lks_status (*lks_recompute_fn)(void *user, int nin, lks_tensor *const *in, int nout, lks_tensor **out);
+LKS_API lks_status lks_recompute(lks_context *ctx, lks_recompute_fn fn, void *user, int nin, lks_tensor *const *in,
+                                 int nout, lks_tensor **out);
+
+/* A function of the program with a backward of its own. forward makes out[] (nout of them, 1 to 64) from in[] (1 to 64,
+ * LKS_NONE for an absent one); nothing in it is recorded. backward gets the gradients of the outputs (zeros where none
+ * came; LKS_NONE for an output that is not floating) and sets din[i] to the gradient of input i, of its shape, or
+ * leaves it NULL. It is recorded when a higher order is asked for: then its ops must be differentiable. What it needs
+ * forward hands to lks_custom_save: inputs, outputs, others; changed in place meanwhile they are LKS_ERR_MODIFIED.
+ * Precision, as torch.amp.custom_fwd and custom_bwd: with cast LKS_DTYPE_NONE forward runs in the autocast state it is
+ * called in and backward in the same one. With a dtype (float32, float16, bfloat16), inside an enabled region, floating
+ * inputs other than float64 are cast to it (differentiably) and both run without autocast; outside a region nothing is
+ * cast. A policy registered for `name` (lks_autocast_register) does the same with the dtype it decides. Local. */
+typedef struct lks_custom lks_custom; /* one call of it */
+typedef lks_status (*lks_custom_forward)(lks_custom *call, void *user, int nin, lks_tensor *const *in, int nout,
+                                         lks_tensor **out);
+typedef lks_status (*lks_custom_backward)(lks_custom *call, void *user, int nout, lks_tensor *const *dout, int nin,
+                                          lks_tensor **din);
+LKS_API lks_status lks_custom_call(lks_context *ctx, const char *name, lks_custom_forward forward,
+                                   lks_custom_backward backward, void *user, lks_dtype cast, int nin,
+                                   lks_tensor *const *in, int nout, lks_tensor **out);
+/* In forward: keeps a tensor (64 at most). In backward: the i-th that was kept, NULL if it was changed; 1 if input i
+ * wants a gradient. Local. */
+LKS_API lks_status lks_custom_save(lks_custom *call, lks_tensor *t);
+LKS_API lks_tensor *lks_custom_saved(lks_custom *call, int i);
+LKS_API int lks_custom_needs(const lks_custom *call, int i);
+
+/* Between begin and end every op looks whether it made a NaN and fails with LKS_ERR_NAN if so: the text names the first
+ * op that did, in backward also the op whose gradient it was computing, and an input that was given with one. Waits for
+ * the device at each op: for finding faults only. Nests. Local. */
+LKS_API lks_status lks_anomaly_begin(lks_context *ctx);
+LKS_API lks_status lks_anomaly_end(lks_context *ctx);
+
 /* Between begin and end nothing is recorded. Nests; ending what was not begun is LKS_ERR_STATE. Local. */
 LKS_API lks_status lks_no_grad_begin(lks_context *ctx);
 LKS_API lks_status lks_no_grad_end(lks_context *ctx);

@@ -60,7 +60,8 @@ extern "C" {
     X(ERR_NO_GRADIENTS, -18, "no parameter of this optimizer has a gradient on this rank")                     \
     X(ERR_NOT_FOUND, -19, "no such name or file")                                                              \
     X(ERR_INTERRUPTED, -20, "stopped on request")                                                              \
-    X(ERR_INTERNAL, -21, "a fault in Lockstep itself")
+    X(ERR_INTERNAL, -21, "a fault in Lockstep itself")                                                         \
+    X(ERR_NAN, -22, "an op made a NaN (anomaly mode)")
 
 enum lks_status_code {
 #define X(name, value, text) LKS_##name = value,

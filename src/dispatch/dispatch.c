@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * dispatch.c - the one door: decide dtype, cast, infer, allocate, launch, record. There is no second path for gradients,
- * optimizers or casts.
+ * dispatch.c - the one door: decide dtype, cast, infer, allocate, launch, record. There is no second path for
+ * gradients, optimizers or casts.
  */
 #include "dispatch/dispatch.h"
 
 #include "autocast/autocast.h"
 #include "tape/tape.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #define POLL_EVERY 16 /* calls between two looks at communication */
@@ -22,10 +23,10 @@ static lks_tensor *cast_for(lks_context *ctx, const char *where, lks_tensor *t, 
     lks_tensor *c, *fill;
     if (lksi_autocast_find(ctx, t, to, &c, &fill) != LKS_OK) return NULL;
     if (c) {
-        lksi_autocast_count(ctx, 1);
+        lksi_autocast_count(ctx, 1, 0);
         return c;
     }
-    lksi_autocast_count(ctx, 0);
+    lksi_autocast_count(ctx, 0, t->numel * lks_dtype_size(to));
     lksi_attr attr = {.cast = {.dtype = to}};
     ctx->no_grad++;
     lks_status s;
@@ -52,8 +53,118 @@ static lks_tensor *cast_for(lks_context *ctx, const char *where, lks_tensor *t, 
     return c;
 }
 
+lks_tensor *lksi_cast_for(lks_context *ctx, const char *where, lks_tensor *t, lks_dtype to)
+{
+    return lksi_autocast_eligible(t, to) ? cast_for(ctx, where, t, to) : t;
+}
+
+/* --- who watches --- */
+
+/* What was decided for a call. */
+typedef struct decision {
+    int policy, casts;
+    const char *why;
+    lks_dtype to;
+} decision;
+
+static void tell(lks_context *ctx, const char *where, int op, const decision *d, int nin, const lksi_view *vin,
+                 int nout, lks_tensor *const *out, int end, lks_status status)
+{
+    lks_observer_fn fn = ctx->observer;
+    lks_dtype in_dtype[ON_STACK], out_dtype[LKSI_MAX_OUT];
+    lks_op_event e = {.op = lksi_rows[op].name,
+                      .where = where,
+                      .backward = ctx->visiting,
+                      .end = end,
+                      .status = status,
+                      .policy = d->policy,
+                      .why = d->why,
+                      .dtype = d->to,
+                      .casts = d->casts,
+                      .nin = nin,
+                      .nout = nout,
+                      .in = in_dtype,
+                      .out = end ? out_dtype : NULL};
+    if (!fn || ctx->looking) return;
+    for (int i = 0; i < nin && i < ON_STACK; i++) in_dtype[i] = vin[i].ndim < 0 ? LKS_DTYPE_NONE : vin[i].dtype;
+    for (int i = 0; i < nout; i++) out_dtype[i] = out[i] ? out[i]->v.dtype : LKS_DTYPE_NONE;
+    ctx->observer = NULL;
+    fn(ctx->observer_user, &e);
+    if (!ctx->observer) ctx->observer = fn;
+}
+
+lks_status lks_observe(lks_context *ctx, lks_observer_fn fn, void *user)
+{
+    if (!ctx) return LKS_ERR_ARGUMENT;
+    ctx->observer = fn;
+    ctx->observer_user = user;
+    return LKS_OK;
+}
+
+lks_status lks_anomaly_begin(lks_context *ctx)
+{
+    if (!ctx) return LKS_ERR_ARGUMENT;
+    ctx->anomaly++;
+    return LKS_OK;
+}
+
+lks_status lks_anomaly_end(lks_context *ctx)
+{
+    if (!ctx) return LKS_ERR_ARGUMENT;
+    if (!ctx->anomaly)
+        return lksi_fail(&ctx->base, LKS_ERR_STATE, "lks_anomaly_end", "anomaly mode is not on (lks_anomaly_begin)");
+    ctx->anomaly--;
+    return LKS_OK;
+}
+
+/* *has: t holds a NaN. Waits for the device. */
+static lks_status has_nan(lks_context *ctx, lks_tensor *t, int *has)
+{
+    *has = 0;
+    if (t == lks_none || !lks_dtype_is_float(t->v.dtype) || !t->numel) return LKS_OK;
+    lks_status s = lks_scope_begin(ctx);
+    if (s != LKS_OK) return s;
+    lks_tensor *two[2] = {t, t};
+    lksi_attr cast = {.cast = {.dtype = LKS_F32}}, all = {.reduce = {.mask = (1 << t->v.ndim) - 1, .dtype = LKS_F32}};
+    float count = 0;
+    lks_tensor *x = lksi_call1(ctx, "anomaly mode", LKSI_OP_ne, 2, two, NULL);
+    if (x) x = lksi_call1(ctx, "anomaly mode", LKSI_OP_cast, 1, &x, &cast);
+    if (x) x = lksi_call1(ctx, "anomaly mode", LKSI_OP_sum, 1, &x, &all);
+    s = x ? lksi_device_read(ctx->dev, &count, x->v.data, sizeof count) : ctx->base.code;
+    *has = count > 0;
+    lks_scope_end(ctx);
+    return s;
+}
+
+/* Fails for the first op that makes a NaN. */
+static lks_status look(lks_context *ctx, const char *where, int op, int nin, lks_tensor *const *in, int nout,
+                       lks_tensor *const *out)
+{
+    lks_status s = LKS_OK;
+    int bad = 0, from = 0, k = 0, i = 0;
+    char text[256], given[64] = "";
+    ctx->looking++;
+    ctx->no_grad++;
+    lksi_recompute *rc = ctx->recompute;
+    ctx->recompute = NULL;
+    lksi_autocast_suspend(ctx);
+    for (k = 0; k < nout && s == LKS_OK; k++)
+        if ((s = has_nan(ctx, out[k], &bad)) != LKS_OK || bad) break;
+    for (i = 0; i < nin && bad && s == LKS_OK; i++)
+        if ((s = has_nan(ctx, in[i], &from)) != LKS_OK || from) break;
+    lksi_autocast_resume(ctx);
+    ctx->recompute = rc;
+    ctx->no_grad--;
+    ctx->looking--;
+    if (s != LKS_OK || !bad) return s;
+    if (from) snprintf(given, sizeof given, "; input %d was given with one", i);
+    return lksi_fail(&ctx->base, LKS_ERR_NAN, where, "%s%s%s made a NaN in output %d, %s%s", lksi_rows[op].name,
+                     ctx->visiting ? ", called for the gradient of " : "", ctx->visiting ? ctx->visiting : "", k,
+                     lksi_tensor_text(out[k], text, sizeof text), given);
+}
+
 static lks_status run(lks_context *ctx, const char *where, int op, int nin, lks_tensor *const *in,
-                      const lksi_attr *attr, int nout, lks_tensor **out, lks_tensor **work, lksi_view *vin)
+                      const lksi_attr *attr, int nout, lks_tensor **out, lks_tensor **work, lksi_view *vin, decision *d)
 {
     const lksi_row *row = &lksi_rows[op];
     lksi_base *b = &ctx->base;
@@ -65,9 +176,12 @@ static lks_status run(lks_context *ctx, const char *where, int op, int nin, lks_
     if (row->kind == LKSI_KIND_OP || row->kind == LKSI_KIND_NOGRAD) {
         lks_dtype to;
         TRY(lksi_autocast_decide(ctx, where, op, nin, in, &a.attr, &to));
+        if (ctx->observer) lksi_autocast_last(ctx, &d->policy, &d->why);
+        d->to = to;
         if (to != LKS_DTYPE_NONE) {
             for (int i = 0; i < nin; i++) {
                 work[i] = in[i];
+                d->casts += lksi_autocast_eligible(in[i], to);
                 if (lksi_autocast_eligible(in[i], to) && !(work[i] = cast_for(ctx, where, in[i], to)))
                     return b->code ? b->code : LKS_ERR_MEMORY;
             }
@@ -88,14 +202,14 @@ static lks_status run(lks_context *ctx, const char *where, int op, int nin, lks_
             given |= 1 << i;
             if (row->kind != LKSI_KIND_INPLACE) { /* an out form: shape must agree, a float may be wider */
                 const lksi_view *o = &out[i]->v;
-                int same = o->ndim == vout[i].ndim &&
-                           !memcmp(o->shape, vout[i].shape, (size_t)o->ndim * sizeof(int64_t)) &&
-                           (o->dtype == vout[i].dtype || (lks_dtype_is_float(o->dtype) && lks_dtype_is_float(vout[i].dtype)));
+                int same =
+                    o->ndim == vout[i].ndim && !memcmp(o->shape, vout[i].shape, (size_t)o->ndim * sizeof(int64_t)) &&
+                    (o->dtype == vout[i].dtype || (lks_dtype_is_float(o->dtype) && lks_dtype_is_float(vout[i].dtype)));
                 if (!same) {
                     char have[200], want[200];
-                    return lksi_fail(b, LKS_ERR_SHAPE, where, "output is %s%s, needed is %s%s", lks_dtype_name(o->dtype),
-                                     lksi_shape_text(o, have, sizeof have), lks_dtype_name(vout[i].dtype),
-                                     lksi_shape_text(&vout[i], want, sizeof want));
+                    return lksi_fail(b, LKS_ERR_SHAPE, where, "output is %s%s, needed is %s%s",
+                                     lks_dtype_name(o->dtype), lksi_shape_text(o, have, sizeof have),
+                                     lks_dtype_name(vout[i].dtype), lksi_shape_text(&vout[i], want, sizeof want));
                 }
             }
             vout[i] = out[i]->v;
@@ -109,6 +223,7 @@ static lks_status run(lks_context *ctx, const char *where, int op, int nin, lks_
             vout[i].data = out[i]->v.data;
         }
     }
+    if (ctx->observer) tell(ctx, where, op, d, nin, vin, nout, out, 0, LKS_OK);
     if (row->kind != LKSI_KIND_VIEW) {
         int work_to_do = 0;
         for (int i = 0; i < nout; i++) work_to_do |= out[i]->numel > 0;
@@ -134,13 +249,15 @@ lks_status lksi_call(lks_context *ctx, const char *where, int op, int nin, lks_t
     const lksi_row *row = &lksi_rows[op];
     if (!ctx) return LKS_ERR_ARGUMENT; /* LKS_NONE alone */
     if (nin < row->min_in || nin > row->max_in || nout != row->nout)
-        return lksi_fail(&ctx->base, LKS_ERR_INTERNAL, where, "row %s called with %d inputs and %d outputs", row->name, nin,
-                         nout);
+        return lksi_fail(&ctx->base, LKS_ERR_INTERNAL, where, "row %s called with %d inputs and %d outputs", row->name,
+                         nin, nout);
     for (int i = 0; i < nin; i++) {
         if (!in[i]) return ctx->base.code ? ctx->base.code : LKS_ERR_ARGUMENT;
         if (in[i] == lks_none) {
-            if (i < row->min_in && !(row->kind == LKSI_KIND_NOGRAD && row->min_in > 2)) /* but for fused backward rows */
-                return lksi_fail(&ctx->base, LKS_ERR_ARGUMENT, where, "input %d of %s cannot be LKS_NONE", i, row->name);
+            if (i < row->min_in &&
+                !(row->kind == LKSI_KIND_NOGRAD && row->min_in > 2)) /* but for fused backward rows */
+                return lksi_fail(&ctx->base, LKS_ERR_ARGUMENT, where, "input %d of %s cannot be LKS_NONE", i,
+                                 row->name);
         } else if (in[i]->ctx != ctx) {
             return lksi_fail(&ctx->base, LKS_ERR_ARGUMENT, where, "input %d belongs to another context", i);
         }
@@ -148,16 +265,23 @@ lks_status lksi_call(lks_context *ctx, const char *where, int op, int nin, lks_t
     lksi_fpenv env;
     lksi_fpenv_enter(&env);
     lks_status s;
+    decision d = {LKS_POLICY_NONE, 0, "an op in place or a view: never cast", LKS_DTYPE_NONE};
     if (nin <= ON_STACK) {
         lksi_view vin[ON_STACK];
         lks_tensor *work[ON_STACK];
-        s = run(ctx, where, op, nin, in, attr, nout, out, work, vin);
+        for (int i = 0; i < nin && ctx->observer; i++) vin[i] = in[i] == lks_none ? absent : in[i]->v;
+        s = run(ctx, where, op, nin, in, attr, nout, out, work, vin, &d);
+        if (ctx->observer) tell(ctx, where, op, &d, nin, vin, nout, out, 1, s);
     } else {
         lksi_view *vin = lksi_alloc(&ctx->base, nin * (int64_t)(sizeof *vin + sizeof(lks_tensor *)));
-        if (vin) s = run(ctx, where, op, nin, in, attr, nout, out, (lks_tensor **)(vin + nin), vin);
+        for (int i = 0; i < nin && vin; i++) vin[i] = in[i] == lks_none ? absent : in[i]->v;
+        if (vin) s = run(ctx, where, op, nin, in, attr, nout, out, (lks_tensor **)(vin + nin), vin, &d);
         else s = LKS_ERR_MEMORY;
+        if (ctx->observer && vin) tell(ctx, where, op, &d, nin, vin, nout, out, 1, s);
         lksi_free(&ctx->base, vin);
     }
+    if (s == LKS_OK && ctx->anomaly && !ctx->looking && row->kind != LKSI_KIND_VIEW)
+        s = look(ctx, where, op, nin, in, nout, out);
     lksi_fpenv_leave(&env);
     if (ctx->poll && ++ctx->door_count % POLL_EVERY == 0) ctx->poll(ctx->comm);
     return s;
@@ -203,11 +327,11 @@ lks_status lksi_composite_begin(lks_context *ctx, const char *where, int op, int
     for (int i = 0; i < nin && to != LKS_DTYPE_NONE; i++)
         if (lksi_autocast_eligible(in[i], to) && !(work[i] = cast_for(ctx, where, in[i], to)))
             return ctx->base.code ? ctx->base.code : LKS_ERR_MEMORY;
-    if (row->policy[lks_autocast_table(ctx)] != LKS_POLICY_NONE) lksi_autocast_suspend(ctx);
+    if (lksi_autocast_policy(ctx, op) != LKS_POLICY_NONE) lksi_autocast_suspend(ctx);
     return LKS_OK;
 }
 
 void lksi_composite_end(lks_context *ctx, int op)
 {
-    if (lksi_rows[op].policy[lks_autocast_table(ctx)] != LKS_POLICY_NONE) lksi_autocast_resume(ctx);
+    if (lksi_autocast_policy(ctx, op) != LKS_POLICY_NONE) lksi_autocast_resume(ctx);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * grad.h - what a gradient rule sees. A rule is one function per row, lksi_back_NAME: from the gradient of the outputs it
- * makes the gradients of the inputs by calling ops. It need not care for broadcasting and dtypes: the walk sums and
+ * grad.h - what a gradient rule sees. A rule is one function per row, lksi_back_NAME: from the gradient of the outputs
+ * it makes the gradients of the inputs by calling ops. It need not care for broadcasting and dtypes: the walk sums and
  * casts what a rule gives to the shape and dtype of where it goes.
  */
 #ifndef LKSI_GRAD_H
@@ -23,6 +23,9 @@ typedef struct lksi_back {
 typedef lks_status (*lksi_back_fn)(lksi_back *b);
 extern const lksi_back_fn lksi_back_rules[LKSI_OP_COUNT]; /* NULL: not differentiable (again) */
 
+/* The rule of custom functions. */
+lks_status lksi_custom_back(lksi_back *b);
+
 /* 1 if input i wants a gradient. */
 int lksi_back_needs(const lksi_back *b, int i);
 /* Saved input i / output i; NULL was not saved. lks_none for an absent input. */
@@ -30,8 +33,8 @@ lks_tensor *lksi_back_in(const lksi_back *b, int i);
 lks_tensor *lksi_back_out(const lksi_back *b, int i);
 /* dtype and shape that the gradient of input i must end up with. */
 lksi_meta lksi_back_meta(const lksi_back *b, int i);
-/* The gradient slot of the sealed parameter that input i is, if a rule may write it directly (first contribution, nothing
- * recorded); else NULL. Give it as an op's output and set grad[i] to it. */
+/* The gradient slot of the sealed parameter that input i is, if a rule may write it directly (first contribution,
+ * nothing recorded); else NULL. Give it as an op's output and set grad[i] to it. */
 lks_tensor *lksi_back_slot(const lksi_back *b, int i);
 /* For views of a part: the gradient under way of the whole that input i is a part of, zero-filled if new, ours to add
  * into; NULL when the part must be padded instead (leaf, recorded backward); *fail on error. */

@@ -27,6 +27,16 @@ lksi_edge lksi_edge_of(lks_tensor *t)
     return e;
 }
 
+const char *lksi_node_name(const lksi_node *n)
+{
+    return n->op >= 0 ? lksi_rows[n->op].name : ((const lksi_custom_head *)(const void *)n->custom)->name;
+}
+
+void lksi_recompute_drop(lksi_recompute *rc)
+{
+    if (rc && --rc->refs == 0) rc->destroy(rc);
+}
+
 void lksi_node_free_saved(lksi_node *n)
 {
     if (n->freed) return;
@@ -35,6 +45,13 @@ void lksi_node_free_saved(lksi_node *n)
         lks_release(n->saved[i].t);
         n->saved[i].t = NULL;
     }
+    lksi_custom_head *call = (lksi_custom_head *)(void *)n->custom;
+    for (int i = 0; call && i < call->saved; i++) lks_release(call->tensor[i]);
+    if (call) call->saved = 0;
+    lksi_recompute *rc = n->recompute;
+    n->recompute = NULL;
+    if (rc) rc->node[n->place] = NULL;
+    lksi_recompute_drop(rc);
     for (int i = 0; i < n->nin; i++) {
         lksi_edge e = n->edge[i];
         n->edge[i] = (lksi_edge){NULL, NULL, 0};
@@ -56,6 +73,7 @@ static void node_destroy(lksi_owned *self)
         lksi_node *d = ctx->dying;
         ctx->dying = d->next_dying;
         lksi_node_free_saved(d);
+        if (d->custom) d->custom_free(d->custom);
         for (int i = 0; i < d->nout; i++) lks_release(d->grad[i]);
         ctx->live_nodes--;
         lksi_free(&ctx->base, d);
@@ -63,22 +81,27 @@ static void node_destroy(lksi_owned *self)
     ctx->draining = 0;
 }
 
-lks_status lksi_tape_record(lks_context *ctx, int op, int nin, lks_tensor *const *in, const lksi_attr *attr, int nout,
-                            lks_tensor **out)
+/* What recording needs to know of an op. */
+typedef struct shape_of_op {
+    int op, nin, nout, save_in, save_out;
+} shape_of_op;
+
+static lksi_node *node_new(lks_context *ctx, const shape_of_op *o, lks_tensor *const *in, const lksi_attr *attr,
+                           lks_tensor **out)
 {
-    const lksi_row *row = &lksi_rows[op];
+    int nin = o->nin, nout = o->nout;
     int64_t bytes = (int64_t)sizeof(lksi_node) + nin * (int64_t)sizeof(lksi_edge) +
                     (nin + nout) * (int64_t)sizeof(lksi_saved) +
                     nout * (int64_t)(sizeof(lksi_meta) + sizeof(lks_tensor *) + 1) +
-                    (op == LKSI_OP_cat ? nin * (int64_t)sizeof(int64_t) : 0);
+                    (o->op == LKSI_OP_cat ? nin * (int64_t)sizeof(int64_t) : 0);
     char *p = lksi_alloc(&ctx->base, bytes);
-    if (!p) return LKS_ERR_MEMORY;
+    if (!p) return NULL;
     lksi_node *n = (lksi_node *)p;
     n->own.refs = 1; /* ours until the outputs hold it */
     n->own.destroy = node_destroy;
     n->ctx = ctx;
     n->number = ctx->next_node++;
-    n->op = op;
+    n->op = o->op;
     n->nin = nin;
     n->nout = nout;
     if (attr) n->attr = *attr;
@@ -91,7 +114,7 @@ lks_status lksi_tape_record(lks_context *ctx, int op, int nin, lks_tensor *const
     p += nout * sizeof(lksi_meta);
     n->grad = (lks_tensor **)p;
     p += nout * sizeof(lks_tensor *);
-    if (op == LKSI_OP_cat) {
+    if (o->op == LKSI_OP_cat) {
         n->part = (int64_t *)p;
         p += nin * sizeof(int64_t);
         for (int i = 0; i < nin; i++)
@@ -106,39 +129,161 @@ lks_status lksi_tape_record(lks_context *ctx, int op, int nin, lks_tensor *const
         if (e.node) e.node->own.refs++;
         lks_keep(e.leaf);
         n->edge[i] = e;
-        if (i < 31 && row->save_in >> i & 1 && in[i] != lks_none) {
+    }
+    for (int i = 0; i < nout; i++) {
+        n->out[i].dtype = out[i]->v.dtype;
+        n->out[i].ndim = out[i]->v.ndim;
+        memcpy(n->out[i].shape, out[i]->v.shape, (size_t)out[i]->v.ndim * sizeof(int64_t));
+    }
+    return n;
+}
+
+/* Statistics (outputs after the first that backward reads) are no one else's: saved as they are. */
+static int differentiable(const shape_of_op *o, int i, const lks_tensor *t)
+{
+    return lks_dtype_is_float(t->v.dtype) && !(o->save_out >> i & 1 && i > 0);
+}
+
+static int is_leaf(const lks_tensor *t)
+{
+    return t != lks_none && t->requires_grad && !t->node;
+}
+
+/* Saved tensors of n, from this run of the op. */
+static lks_status save(lksi_node *n, const shape_of_op *o, lks_tensor *const *in, lks_tensor **out)
+{
+    for (int i = 0; i < o->nin && i < 31; i++)
+        if (o->save_in >> i & 1 && in[i] != lks_none && !n->saved[i].t) {
+            if (n->recompute && is_leaf(in[i]) && n->saved[i].version != in[i]->st->version) {
+                char text[256];
+                return lksi_fail(&n->ctx->base, LKS_ERR_MODIFIED, "lks_recompute",
+                                 "input %d of %s, %s, was changed in place since the first run of the function", i,
+                                 lksi_node_name(n), lksi_tensor_text(in[i], text, sizeof text));
+            }
             n->saved[i].t = lks_keep(in[i]);
             n->saved[i].version = in[i]->st->version;
         }
-    }
-    for (int i = 0; i < nout; i++) {
+    for (int i = 0; i < o->nout; i++) {
         lks_tensor *t = out[i];
-        n->out[i].dtype = t->v.dtype;
-        n->out[i].ndim = t->v.ndim;
-        memcpy(n->out[i].shape, t->v.shape, (size_t)t->v.ndim * sizeof(int64_t));
-        int saved = row->save_out >> i & 1;
-        /* Statistics (outputs after the first that backward reads) are no one else's: saved as they are. */
-        int differentiable = lks_dtype_is_float(t->v.dtype) && !(saved && i > 0);
-        if (saved) {
-            lks_tensor *s = differentiable ? lksi_tensor_unscoped(lksi_tensor_alias(t)) : lks_keep(t);
-            if (!s) {
-                for (int k = 0; k < i; k++)
-                    if (out[k]->node == n) lksi_tensor_forget(out[k]);
-                lksi_owned_drop(&n->own);
-                return LKS_ERR_MEMORY;
-            }
-            n->saved[nin + i].t = s;
-            n->saved[nin + i].version = t->st->version;
+        if (!(o->save_out >> i & 1) || n->saved[o->nin + i].t) continue;
+        lks_tensor *s = differentiable(o, i, t) ? lksi_tensor_unscoped(lksi_tensor_alias(t)) : lks_keep(t);
+        if (!s) return LKS_ERR_MEMORY;
+        n->saved[o->nin + i].t = s;
+        n->saved[o->nin + i].version = t->st->version;
+    }
+    return LKS_OK;
+}
+
+static void adopt(lksi_node *n, const shape_of_op *o, lks_tensor **out)
+{
+    for (int i = 0; i < o->nout; i++) {
+        if (!differentiable(o, i, out[i])) continue;
+        out[i]->node = n;
+        out[i]->out = i;
+        out[i]->requires_grad = 1;
+        n->own.refs++;
+    }
+}
+
+/* Puts n at the end of the list; of what it would save only the versions of leaves are kept. */
+static lks_status join(lksi_recompute *rc, lksi_node *n, const shape_of_op *o, lks_tensor *const *in)
+{
+    if (rc->count == rc->room) {
+        int64_t room = rc->room ? 2 * rc->room : 16;
+        lksi_node **p = lksi_realloc(&rc->ctx->base, rc->node, rc->room * (int64_t)sizeof *p,
+                                     room * (int64_t)sizeof *p);
+        if (!p) return LKS_ERR_MEMORY;
+        rc->node = p;
+        rc->room = room;
+    }
+    for (int i = 0; i < o->nin && i < 31; i++)
+        if (o->save_in >> i & 1 && is_leaf(in[i])) n->saved[i].version = in[i]->st->version;
+    n->recompute = rc;
+    n->place = rc->count;
+    rc->node[rc->count++] = n;
+    rc->refs++;
+    return LKS_OK;
+}
+
+/* The node that this op had in the first run, *n; NULL if it is gone: then the outputs only look as if they had one. */
+static lks_status again(lks_context *ctx, const shape_of_op *o, const char *name, lks_tensor **out, lksi_node **n)
+{
+    lksi_recompute *rc = ctx->recompute;
+    int same = rc->at < rc->count;
+    *n = same ? rc->node[rc->at++] : NULL;
+    if (*n) {
+        same = (*n)->op == o->op && (*n)->nin == o->nin && (*n)->nout == o->nout;
+        for (int i = 0; same && i < o->nout; i++) {
+            const lksi_meta *m = &(*n)->out[i];
+            same = m->dtype == out[i]->v.dtype && m->ndim == out[i]->v.ndim &&
+                   !memcmp(m->shape, out[i]->v.shape, (size_t)m->ndim * sizeof(int64_t));
         }
-        if (differentiable) {
-            t->node = n;
-            t->out = i;
-            t->requires_grad = 1;
-            n->own.refs++;
+    }
+    if (!same)
+        return lksi_fail(&ctx->base, LKS_ERR_STATE, "lks_recompute",
+                         "the second run of the function did something else than the first: %s where %s was", name,
+                         *n ? lksi_node_name(*n) : "its end");
+    for (int i = 0; !*n && i < o->nout; i++) out[i]->requires_grad = (uint8_t)differentiable(o, i, out[i]);
+    return LKS_OK;
+}
+
+lks_status lksi_tape_record(lks_context *ctx, int op, int nin, lks_tensor *const *in, const lksi_attr *attr, int nout,
+                            lks_tensor **out)
+{
+    const lksi_row *row = &lksi_rows[op];
+    shape_of_op o = {op, nin, nout, row->save_in, row->save_out};
+    lksi_recompute *rc = ctx->recompute;
+    lksi_node *n;
+    if (rc && rc->at >= 0) {
+        TRY(again(ctx, &o, row->name, out, &n));
+        if (!n) return LKS_OK;
+        TRY(save(n, &o, in, out));
+        adopt(n, &o, out);
+        return LKS_OK;
+    }
+    if (!(n = node_new(ctx, &o, in, attr, out))) return LKS_ERR_MEMORY;
+    lks_status s = rc ? join(rc, n, &o, in) : save(n, &o, in, out);
+    if (s == LKS_OK) adopt(n, &o, out);
+    lksi_owned_drop(&n->own);
+    return s;
+}
+
+lks_status lksi_tape_record_custom(lks_context *ctx, struct lks_custom *call, void (*custom_free)(struct lks_custom *),
+                                   int nin, lks_tensor *const *in, int nout, lks_tensor **out)
+{
+    shape_of_op o = {-1, nin, nout, 0, 0};
+    lksi_recompute *rc = ctx->recompute;
+    lksi_custom_head *head = (lksi_custom_head *)(void *)call;
+    lksi_node *n;
+    if (rc && rc->at >= 0) {
+        TRY(again(ctx, &o, head->name, out, &n));
+        if (n) {
+            lksi_custom_head *first = (lksi_custom_head *)(void *)n->custom, keep = *first;
+            first->saved = head->saved;
+            first->tensor = head->tensor;
+            first->version = head->version;
+            first->output = head->output;
+            head->saved = keep.saved;
+            head->tensor = keep.tensor;
+            head->version = keep.version;
+            head->output = keep.output;
+            adopt(n, &o, out);
         }
+        custom_free(call);
+        return LKS_OK;
+    }
+    if (!(n = node_new(ctx, &o, in, NULL, out))) return LKS_ERR_MEMORY;
+    n->custom = call;
+    n->custom_free = custom_free;
+    lks_status s = rc ? join(rc, n, &o, in) : LKS_OK;
+    if (s == LKS_OK) adopt(n, &o, out);
+    else n->custom = NULL; /* the caller's still */
+    if (rc && s == LKS_OK) {
+        for (int i = 0; i < head->saved; i++) lks_release(head->tensor[i]);
+        head->saved = 0;
     }
     lksi_owned_drop(&n->own);
-    return LKS_OK;
+    return s;
 }
 
 lks_status lks_no_grad_begin(lks_context *ctx)
@@ -170,7 +315,7 @@ lks_status lks_set_requires_grad(lks_tensor *t, int on)
     if (t->node)
         return lksi_fail(b, LKS_ERR_STATE, "lks_set_requires_grad",
                          "%s was made by %s and is not a leaf (lks_detach makes one)",
-                         lksi_tensor_text(t, text, sizeof text), lksi_rows[t->node->op].name);
+                         lksi_tensor_text(t, text, sizeof text), lksi_node_name(t->node));
     t->requires_grad = on != 0;
     return LKS_OK;
 }
@@ -187,7 +332,8 @@ lks_status lks_hook_add(lks_tensor *leaf, lks_hook_fn fn, void *user, int64_t *i
 {
     if (!leaf || !fn) return LKS_ERR_ARGUMENT;
     if (leaf->node || !leaf->requires_grad)
-        return lksi_fail(&leaf->ctx->base, LKS_ERR_STATE, "lks_hook_add", "hooks are for leaves that require a gradient");
+        return lksi_fail(&leaf->ctx->base, LKS_ERR_STATE, "lks_hook_add",
+                         "hooks are for leaves that require a gradient");
     lksi_hook *h = lksi_alloc(&leaf->ctx->base, sizeof *h);
     if (!h) return LKS_ERR_MEMORY;
     h->fn = fn;
