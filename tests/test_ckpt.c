@@ -143,6 +143,7 @@ static void fill(model *m, int seed)
         float scale = (float)(1024 << seed % 8);
         memcpy(&s.scale_bits, &scale, 4);
         s.tracker = seed, s.good = 3 * seed, s.bad = 5;
+        s.credit = seed + 1, s.sticky = seed % 2, s.strikes = seed + 2, s.window_at = seed + 3;
         lksi_scaler_write(m->scaler, &s, LKS_STATE_ADOPT);
     }
     lks_random_set(ctx, 1000 + seed, 50 + seed);
@@ -157,6 +158,9 @@ static int holds(model *m, int seed)
         int64_t tracker = -1, ok_steps = 0, bad = 0;
         good &= lks_scaler_get(m->scaler, &scale, &tracker) == LKS_OK && scale == 1024 << seed % 8 && tracker == seed;
         good &= lks_scaler_counts(m->scaler, &ok_steps, &bad) == LKS_OK && ok_steps == 3 * seed && bad == 5;
+        lksi_scaler_saved s;
+        good &= lksi_scaler_read(m->scaler, &s) == LKS_OK && s.credit == seed + 1 && s.sticky == seed % 2 &&
+                s.strikes == seed + 2 && s.window_at == seed + 3;
     }
     return good && lks_random_seed(ctx) == 1000 + seed && lks_random_attempt(ctx) == 50 + seed;
 }
@@ -280,6 +284,36 @@ static void round_trip(void)
     ok(lks_checkpoint_save(b.c, path) == LKS_OK && lks_checkpoint_verify(ctx, path) == LKS_OK,
        "an older file is replaced");
     drop(&a), drop(&b);
+}
+
+/* Every optimizer with all the state it can have. */
+static void kinds(void)
+{
+    static const int blocks[] = {2, 5, 5, 5, 3, 5, 3}; /* with master and average, of two dtypes */
+    for (int kind = LKS_SGD; kind <= LKS_LARS; kind++) {
+        model m[2];
+        char name[16];
+        snprintf(name, sizeof name, "kind%d.h5", kind);
+        for (int i = 0; i < 2; i++) {
+            make(&m[i], plain, PLAIN, kind, 1);
+            int good = lks_optim_set_ema(m[i].opt, 0.5, 0) == LKS_OK;
+            if (kind == LKS_SGD || kind == LKS_RMSPROP || kind == LKS_LARS)
+                good &= lks_optim_set_momentum(m[i].opt, -1, 0.9, 0, 0) == LKS_OK;
+            if (kind == LKS_RMSPROP) good &= lks_optim_set_centered(m[i].opt, 1) == LKS_OK;
+            if (kind == LKS_ADAM || kind == LKS_ADAMW || kind == LKS_LAMB)
+                good &= lks_optim_set_amsgrad(m[i].opt, 1) == LKS_OK;
+            lks_scaler_set_hysteresis(m[i].scaler, 3);
+            lks_scaler_set_dynamic(m[i].scaler, 0);
+            if (!good) bail("%s", lks_error(ctx));
+            fill(&m[i], i + 1);
+        }
+        int missing = -1, unexpected = -1;
+        ok(lks_checkpoint_save(m[0].c, path_of(name)) == LKS_OK &&
+               lks_checkpoint_load(m[1].c, path_of(name), &missing, &unexpected) == LKS_OK && missing == 0 &&
+               unexpected == 0 && holds(&m[1], 1) && lksi_optim_block_count(m[1].opt) >= blocks[kind],
+           "optimizer %d with all its state, %d blocks %s", kind, lksi_optim_block_count(m[1].opt), lks_error(ctx));
+        drop(&m[0]), drop(&m[1]);
+    }
 }
 
 static void misfits(void)
@@ -916,6 +950,7 @@ static void everywhere(void)
 {
     names();
     round_trip();
+    kinds();
     misfits();
     newer();
     folders();

@@ -55,12 +55,12 @@ LKS_API lks_status lks_recompute(lks_context *ctx, lks_recompute_fn fn, void *us
  * inputs other than float64 are cast to it (differentiably) and both run without autocast; outside a region nothing is
  * cast. A policy registered for `name` (lks_autocast_register) does the same with the dtype it decides. Local. */
 typedef struct lks_custom lks_custom; /* one call of it */
-typedef lks_status (*lks_custom_forward)(lks_custom *call, void *user, int nin, lks_tensor *const *in, int nout,
+typedef lks_status (*lks_custom_forward_fn)(lks_custom *call, void *user, int nin, lks_tensor *const *in, int nout,
                                          lks_tensor **out);
-typedef lks_status (*lks_custom_backward)(lks_custom *call, void *user, int nout, lks_tensor *const *dout, int nin,
+typedef lks_status (*lks_custom_backward_fn)(lks_custom *call, void *user, int nout, lks_tensor *const *dout, int nin,
                                           lks_tensor **din);
-LKS_API lks_status lks_custom_call(lks_context *ctx, const char *name, lks_custom_forward forward,
-                                   lks_custom_backward backward, void *user, lks_dtype cast, int nin,
+LKS_API lks_status lks_custom_call(lks_context *ctx, const char *name, lks_custom_forward_fn forward,
+                                   lks_custom_backward_fn backward, void *user, lks_dtype cast, int nin,
                                    lks_tensor *const *in, int nout, lks_tensor **out);
 /* In forward: keeps a tensor (64 at most). In backward: the i-th that was kept, NULL if it was changed; 1 if input i
  * wants a gradient. Local. */

@@ -96,6 +96,10 @@ LKS_API void lks_module_destroy(lks_module **m);
  * inside. Local. */
 LKS_API lks_tensor *lks_module_forward(lks_module *m, lks_tensor *x);
 LKS_API void lks_module_train(lks_module *m, int train);
+/* Activation checkpointing (lks_recompute) of each direct part of m: of the blocks of a GPT, of the layers of an MLP, of
+ * the stages of a CNN. Memory falls to what lies between the parts and one part's inside, for the time of a second
+ * forward; results are the same bit for bit. Local. */
+LKS_API void lks_module_recompute(lks_module *m, int on);
 
 /* on: the batch norms in m, and in what it contains, take their statistics in train mode from all ranks
  * (lks_sync_batch_norm): forward and backward are then Collective, on ranks without samples as well (give them x with

@@ -11,8 +11,8 @@
 struct lks_custom {
     lksi_custom_head head; /* first */
     lks_context *ctx;
-    lks_custom_forward forward;
-    lks_custom_backward backward;
+    lks_custom_forward_fn forward;
+    lks_custom_backward_fn backward;
     void *user;
     lksi_autocast_state autocast; /* of the forward */
     int room, running;
@@ -186,8 +186,9 @@ static lks_status call(lks_context *ctx, lks_custom *c, lks_dtype cast, int nin,
     return s;
 }
 
-lks_status lks_custom_call(lks_context *ctx, const char *name, lks_custom_forward forward, lks_custom_backward backward,
-                           void *user, lks_dtype cast, int nin, lks_tensor *const *in, int nout, lks_tensor **out)
+lks_status lks_custom_call(lks_context *ctx, const char *name, lks_custom_forward_fn forward,
+                           lks_custom_backward_fn backward, void *user, lks_dtype cast, int nin, lks_tensor *const *in,
+                           int nout, lks_tensor **out)
 {
     if (!ctx || !name || !forward || !out) return LKS_ERR_ARGUMENT;
     for (int i = 0; i < nout; i++) out[i] = NULL;

@@ -68,9 +68,21 @@ lks_status lksi_module_refuse(lks_params *ps, const char *where, const char *for
     return s;
 }
 
+static lks_status forward_again(void *user, int nin, lks_tensor *const *in, int nout, lks_tensor **out)
+{
+    lks_module *m = user;
+    (void)nin, (void)nout;
+    out[0] = m->ops->forward(m, in[0]);
+    return out[0] ? LKS_OK : m->ctx->base.code ? m->ctx->base.code : LKS_ERR_ARGUMENT;
+}
+
 lks_tensor *lks_module_forward(lks_module *m, lks_tensor *x)
 {
     if (!m || !x) return NULL;
+    if (m->recompute && m->train) {
+        lks_tensor *y = NULL;
+        return lks_recompute(m->ctx, forward_again, m, 1, &x, 1, &y) == LKS_OK ? y : NULL;
+    }
     if (lks_scope_begin(m->ctx) != LKS_OK) return NULL;
     return lks_scope_leave(m->ctx, m->ops->forward(m, x));
 }
@@ -80,4 +92,10 @@ void lks_module_train(lks_module *m, int train)
     if (!m) return;
     m->train = train != 0;
     for (int i = 0; i < m->children; i++) lks_module_train(m->child[i], train);
+}
+
+void lks_module_recompute(lks_module *m, int on)
+{
+    for (int i = 0; m && i < m->children; i++)
+        if (m->child[i]) m->child[i]->recompute = on != 0;
 }

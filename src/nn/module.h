@@ -20,6 +20,7 @@ struct lks_module {
     lks_params *ps;
     lks_context *ctx;
     int train;
+    int recompute; /* its forward runs in lks_recompute */
     int children;
     lks_module **child; /* owned; entries may be NULL */
 };

@@ -44,13 +44,23 @@ static double now(void)
 
 /* --- options: what "" stands for --- */
 
+static int is_optimizer(const options *o, const char *name)
+{
+    return !strcmp(opt_text(o, optimizer), name);
+}
+
+static int with_momentum(const options *o)
+{
+    return is_optimizer(o, "sgd") || is_optimizer(o, "lars");
+}
+
 static int settle(options *o, int lm)
 {
     struct { int id; const char *text; } preset[] = {
         {OPT_valid_fraction, lm ? "0.1" : "0.2"}, {OPT_batch, lm ? "16" : "64"},
         {OPT_layers, lm ? "4" : "2"}, {OPT_dim, lm ? "128" : !strcmp(opt_text(o, model) ? opt_text(o, model) : "", "mlp") ? "256" : "32"},
-        {OPT_lr, !strcmp(opt_text(o, optimizer), "sgd") ? "0.1" : "0.001"},
-        {OPT_weight_decay, !strcmp(opt_text(o, optimizer), "adamw") ? "0.01" : "0"},
+        {OPT_lr, with_momentum(o) ? "0.1" : is_optimizer(o, "rmsprop") || is_optimizer(o, "adagrad") ? "0.01" : "0.001"},
+        {OPT_weight_decay, is_optimizer(o, "adamw") || is_optimizer(o, "lamb") ? "0.01" : "0"},
     };
     for (size_t i = 0; i < sizeof preset / sizeof *preset; i++)
         if (o->v[preset[i].id].from <= 0) options_set(o, preset[i].id, preset[i].text, 0);
@@ -61,7 +71,8 @@ static int settle(options *o, int lm)
     if (strcmp(opt_text(o, precision), "f16"))
         for (int id = OPT_scaler_init; id <= OPT_scaler_backoff; id++)
             if (o->v[id].from > 0) return usage_error("--%s goes with --precision f16 only", option_name(id));
-    if (opt_given(o, momentum) && strcmp(opt_text(o, optimizer), "sgd")) return usage_error("--momentum goes with --optimizer sgd only");
+    if (opt_given(o, momentum) && !with_momentum(o))
+        return usage_error("--momentum goes with --optimizer sgd or lars only");
     if (opt_whole(o, accumulate) > opt_whole(o, batch))
         return usage_error("--accumulate %lld is more than --batch %lld samples", (long long)opt_whole(o, accumulate),
                            (long long)opt_whole(o, batch));
@@ -88,7 +99,7 @@ static int optimizer(training *t)
 {
     job *j = &t->j;
     options *o = j->o;
-    static const char *const schedules[] = {"constant", "linear", "cosine", "step"};
+    static const char *const schedules[] = {"constant", "linear", "cosine", "step", "wsd"};
     int kind = lks_optim_kind_from_name(opt_text(o, optimizer)), schedule = 0, n = 0, group = -1;
     lks_status s = lks_optim_create(j->ps, kind, &j->opt);
     int *flat = malloc((size_t)lks_params_count(j->ps) * sizeof *flat + 1);
@@ -97,16 +108,18 @@ static int optimizer(training *t)
         if (!lks_params_is_buffer(j->ps, i) && lks_ndim(lks_params_tensor(j->ps, i)) < 2) flat[n++] = i;
     if (s == LKS_OK && n && (group = lks_optim_add_group(j->opt, n, flat)) < 0) s = group;
     free(flat);
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < 5; i++)
         if (!strcmp(schedules[i], opt_text(o, schedule))) schedule = i;
     if (s == LKS_OK) s = lks_optim_set_lr(j->opt, -1, opt_real(o, lr));
     if (s == LKS_OK) s = lks_optim_set_weight_decay(j->opt, 0, opt_real(o, weight_decay));
     if (s == LKS_OK && group > 0) s = lks_optim_set_weight_decay(j->opt, group, 0);
-    if (s == LKS_OK && kind == LKS_SGD) s = lks_optim_set_momentum(j->opt, -1, opt_real(o, momentum), 0, 0);
+    if (s == LKS_OK && with_momentum(o)) s = lks_optim_set_momentum(j->opt, -1, opt_real(o, momentum), 0, 0);
     if (s == LKS_OK) s = lks_optim_set_clip_norm(j->opt, opt_real(o, clip));
     if (s == LKS_OK)
-        s = lks_optim_set_schedule(j->opt, schedule, opt_whole(o, warmup), t->steps, schedule == LKS_SCHEDULE_COSINE ? 0.1 : 0,
-                                   0.5, t->steps / 4 + 1);
+        s = lks_optim_set_schedule(j->opt, schedule, opt_whole(o, warmup), t->steps,
+                                   schedule == LKS_SCHEDULE_COSINE ? 0.1 : 0, 0.5,
+                                   schedule == LKS_SCHEDULE_WSD ? (t->steps + 4) / 5 : t->steps / 4 + 1);
+    lks_module_recompute(j->model, opt_whole(o, recompute) != 0);
     int f16 = !strcmp(opt_text(o, precision), "f16");
     if (s == LKS_OK && f16) s = lks_scaler_create(j->ctx, 1, &j->scaler);
     if (s == LKS_OK && f16) s = lks_scaler_set_scale(j->scaler, opt_real(o, scaler_init));
