@@ -121,6 +121,34 @@ static void run(int micro)
     is_int(lks_live_tensors(ctx), 0, "no tensor is left");
 }
 
+/* Every rank's gradient is finite, the sum is not. */
+static void sums(void)
+{
+    lks_params *ps;
+    lks_tensor *w[2];
+    lks_dp *dp;
+    lks_optim *opt;
+    int outcome = 0, param = 7, bucket = 7, who = 7;
+    int64_t infs = 0, nans = 7, here = 7, elsewhere = 7;
+    lks_scope_begin(ctx);
+    int good = lks_params_create(ctx, &ps) == LKS_OK && lks_params_add(ps, "a", LKS_F32, 0, NULL, &w[0]) == LKS_OK &&
+               lks_params_add(ps, "b", LKS_F32, 0, NULL, &w[1]) == LKS_OK && lks_dp_create(ps, 0, &dp) == LKS_OK &&
+               lks_dp_set_nominal(dp, 1) == LKS_OK && lks_optim_create(ps, LKS_SGD, &opt) == LKS_OK;
+    if (!good) bail("cannot set up: %s", lks_error(ctx));
+    lks_tensor *loss = lks_add(w[0], lks_mul_scalar(w[1], 3e38));
+    good &= lks_dp_backward(dp, NULL, loss, 1, LKS_NONE, 1) == LKS_OK && lks_optim_step(opt, NULL) == LKS_OK &&
+            lks_optim_report(opt, 1, &outcome, NULL, NULL, NULL, NULL, NULL) == LKS_OK &&
+            lks_optim_blame(opt, 1, &param, &bucket, &who, &infs, &nans) == LKS_OK &&
+            lks_optim_outcomes(opt, 1, NULL, &here, &elsewhere, NULL) == LKS_OK;
+    ok(good && outcome == LKS_SKIPPED_ELSEWHERE && param == 1 && bucket == 0 && who == -1 && infs == 1 && nans == 0 &&
+           here == 0 && elsewhere == 1,
+       "a sum over ranks that is infinite is no rank's fault (%d %d %d %d)", outcome, param, bucket, who);
+    lks_optim_destroy(&opt);
+    lks_dp_destroy(&dp);
+    lks_params_destroy(&ps);
+    lks_scope_end(ctx);
+}
+
 int main(int argc, char **argv)
 {
     MPI_Init(&argc, &argv);
@@ -135,6 +163,7 @@ int main(int argc, char **argv)
     lks_config_free(config);
     run(1);
     run(3);
+    sums();
     lks_context_destroy(&ctx);
     int status = done();
     MPI_Finalize();

@@ -77,7 +77,7 @@ typedef struct lks_op_event {
 } lks_op_event;
 typedef void (*lks_observer_fn)(void *user, const lks_op_event *event);
 /* fn sees every op of this context from now on; NULL: nobody. It must not call ops. An op that fails before it can run
- * has an end without a begin. Local. */
+ * has an end without a begin; one that is made of others has a begin, and theirs follow. Local. */
 LKS_API lks_status lks_observe(lks_context *ctx, lks_observer_fn fn, void *user);
 
 #ifdef __cplusplus

@@ -324,6 +324,19 @@ lks_status lksi_composite_begin(lks_context *ctx, const char *where, int op, int
         work[i] = in[i];
     }
     TRY(lksi_autocast_decide(ctx, where, op, nin, in, &none, &to));
+    if (ctx->observer) { /* no end: its ops follow */
+        decision d = {.to = to};
+        lksi_view vin[ON_STACK];
+        lksi_autocast_last(ctx, &d.policy, &d.why);
+        for (int i = 0; i < nin && i < ON_STACK; i++) {
+            vin[i] = in[i] == lks_none ? absent : in[i]->v;
+            if (lksi_autocast_eligible(in[i], to) && to != LKS_DTYPE_NONE) {
+                vin[i].dtype = to;
+                d.casts++;
+            }
+        }
+        tell(ctx, where, op, &d, nin, vin, 0, NULL, 0, LKS_OK);
+    }
     for (int i = 0; i < nin && to != LKS_DTYPE_NONE; i++)
         if (lksi_autocast_eligible(in[i], to) && !(work[i] = cast_for(ctx, where, in[i], to)))
             return ctx->base.code ? ctx->base.code : LKS_ERR_MEMORY;
