@@ -43,7 +43,7 @@ function read_headers(   i, n, lines, s, body, statement, k)
     # written by hand in lockstep.F90
     split("lks_context_create lks_context_create_f lks_shape lks_stride lks_loader_input_shape lks_none", lines, " ")
     for (i in lines) skip[lines[i]] = 1
-    split("config context tensor params module scaler optim dp loader checkpoint", lines, " ")
+    split("config context tensor params module scaler optim dp loader checkpoint custom", lines, " ")
     for (i in lines) handle["lks_" lines[i]] = 1
     split("bias gradient mask running_mean running_var staged_mean staged_var weight_tensor pos_weight s scaler config",
         lines, " ")
@@ -187,7 +187,7 @@ function result_kind(f, t,   stars)
 
 function is_count(f, i)
 {
-    return i >= 1 && i <= params[f] && ptype[f, i] == "int" && !pstars[f, i] && pname[f, i] ~ /^(n|ndim|ndims|count|max)$/
+    return i >= 1 && i <= params[f] && ptype[f, i] == "int" && !pstars[f, i] && pname[f, i] ~ /^(n|nin|nout|ndim|ndims|count|max)$/
 }
 
 function param_kind(f, i,   t, stars, k)
@@ -198,7 +198,7 @@ function param_kind(f, i,   t, stars, k)
     if (handle[t]) {
         if (stars == 1) k = "handle"
         else if (stars == 2 && pconst[f, i]) k = "handles"
-        else if (stars == 2) k = is_count(f, i - 1) ? "out handles" : "out handle"
+        else if (stars == 2) k = is_count(f, i - 1) || pname[f, i] ~ /^(grads|scaled)$/ ? "out handles" : "out handle"
     } else if (t == "void" && stars == 1) k = "pointer"
     else if (t ~ /_fn$/ && !stars) k = "callback"
     else if (t == "char" && stars == 1 && pconst[f, i]) k = "string"
