@@ -1026,7 +1026,9 @@ lks_status lks_optim_step_retry(lks_optim *opt, lks_scaler *s, int retries, lks_
         int again =
             (r->outcome == LKSI_SKIPPED_HERE || r->outcome == LKSI_SKIPPED_ELSEWHERE) && r->flag == 1 && !r->drift;
         if (!again || !left) return LKS_OK;
-        TRY(lks_random_set(ctx, ctx->seed, attempt));
+        lksi_rng again_from = {ctx->seed, attempt};
+        TRY(lksi_device_write(ctx->dev, ctx->rng, &again_from, sizeof again_from));
+        ctx->attempt = attempt;
         ctx->call = call;
         ctx->row_first = first;
         ctx->row_count = rows;
