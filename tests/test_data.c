@@ -320,6 +320,27 @@ static void arrays(void)
            kind[k].what);
         lks_loader_destroy(&l);
     }
+    /* The link's file has other bytes where the linked one has the dataset. */
+    const char *away = write_arrays("away.h5", 103, H5T_IEEE_F32LE, H5T_STD_U8LE, 0);
+    const char *link = write_arrays("link.h5", 103, H5T_IEEE_F64LE, H5T_STD_U8LE, 0);
+    hid_t file = H5Fopen(link, H5F_ACC_RDWR, H5P_DEFAULT);
+    H5Ldelete(file, "set/images", H5P_DEFAULT);
+    H5Lcreate_external(away, "set/images", file, "set/images", H5P_DEFAULT, H5P_DEFAULT);
+    H5Fclose(file);
+    int64_t whole[2] = {0, 103};
+    if (lks_loader_hdf5(ctx, 1, &link, "set/images", "set/labels", 0.2, &l)) bail("%s", lks_error(ctx));
+    ok(check_arrays(l, 103, whole, 1, 0, 0), "an external link: the samples of the file that it leads to");
+    lks_loader_destroy(&l);
+    const char *minus = write_arrays("minus.h5", 20, H5T_STD_U8LE, H5T_STD_I32LE, 0);
+    file = H5Fopen(minus, H5F_ACC_RDWR, H5P_DEFAULT);
+    hid_t set = H5Dopen2(file, "set/labels", H5P_DEFAULT);
+    int32_t label[20] = {0, 1, 2, -1};
+    H5Dwrite(set, H5T_NATIVE_INT32, H5S_ALL, H5S_ALL, H5P_DEFAULT, label);
+    H5Dclose(set), H5Fclose(file);
+    if (lks_loader_hdf5(ctx, 1, &minus, "set/images", "set/labels", 0.2, &l)) bail("%s", lks_error(ctx));
+    ok(lks_loader_classes(l) < 1 && strstr(lks_error(ctx), "target -1 of sample 3"), "a negative class is named");
+    lks_error_clear(ctx);
+    lks_loader_destroy(&l);
     const char *three[3] = {write_arrays("1.h5", 10, H5T_STD_U8LE, H5T_STD_I64LE, 0),
                             write_arrays("2.h5", 0, H5T_STD_U8LE, H5T_STD_I64LE, 0),
                             write_arrays("3.h5", 31, H5T_STD_U8LE, H5T_STD_I16LE, 0)};

@@ -148,7 +148,11 @@ static int64_t array_classes(lks_loader *l, lks_status *status)
             int64_t *v = lksi_loader_scratch(l, 1, n * c->numel * 8);
             *status = v ? read_h5(l, "lks_loader_classes", 1, &s->f[i], first + at, n, v) : LKS_ERR_MEMORY;
             for (int64_t k = 0; *status == LKS_OK && k < n * c->numel; k++)
-                if (v[k] > best) best = v[k];
+                if (v[k] < 0 && v[k] != -100) /* LKS_IGNORE_INDEX */
+                    *status = lksi_fail(&l->ctx->base, LKS_ERR_ARGUMENT, "lks_loader_classes",
+                                        "%s: target %lld of sample %lld is no class number", s->f[i].file.path,
+                                        (long long)v[k], (long long)(first + at + k / c->numel));
+                else if (v[k] > best) best = v[k];
         }
         if (s->by_offset) {
             lksi_h5 *h5 = s->f[i].h5;

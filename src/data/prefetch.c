@@ -17,7 +17,7 @@ lks_status lksi_file_open(lksi_base *b, const char *where, const char *path, int
     f->fd = -1;
     f->path = lksi_strdup(b, path);
     if (!f->path) return LKS_ERR_MEMORY;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe without a writer must not hold us up */
     struct stat st;
     if (fd < 0)
         return lksi_fail(b, errno == ENOENT || errno == ENOTDIR ? LKS_ERR_NOT_FOUND : LKS_ERR_IO, where, "%s: %s", path,

@@ -211,6 +211,17 @@ static lks_status no_such(lksi_h5 *f, const char *path)
                      text);
 }
 
+/* An external link leads to a dataset of another file: its offset means nothing in this one. */
+static int in_this_file(lksi_h5 *f, hid_t dataset)
+{
+    char here[4096], there[4096];
+    hid_t file = H5Iget_file_id(dataset);
+    if (file < 0) return 0;
+    ssize_t a = H5Fget_name(f->file, here, sizeof here), b = H5Fget_name(file, there, sizeof there);
+    H5Fclose(file);
+    return a >= 0 && a == b && a < (ssize_t)sizeof here && !strcmp(here, there);
+}
+
 lks_status lksi_h5_describe(lksi_h5 *f, const char *path, lksi_h5_info *info)
 {
     memset(info, 0, sizeof *info);
@@ -230,7 +241,7 @@ lks_status lksi_h5_describe(lksi_h5 *f, const char *path, lksi_h5_info *info)
         if (H5Sget_simple_extent_type(space) != H5S_NULL) ndim = H5Sget_simple_extent_dims(space, dims, NULL);
         if (H5Pget_layout(dcpl) == H5D_CONTIGUOUS && H5Pget_external_count(dcpl) == 0) {
             haddr_t at = H5Dget_offset(d);
-            if (at != HADDR_UNDEF && at <= INT64_MAX) info->offset = (int64_t)at;
+            if (at != HADDR_UNDEF && at <= INT64_MAX && in_this_file(f, d)) info->offset = (int64_t)at;
         }
         known = 1;
     }
