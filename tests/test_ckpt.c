@@ -595,6 +595,14 @@ static void folders(void)
        "45 is the newest whole one");
     ok(refused(lks_checkpoint_latest(ctx, folder, path, 10, &step), LKS_ERR_ARGUMENT, "longer than 9"),
        "a short path buffer");
+    snprintf(bad, sizeof bad, "%s/ruins", dir);
+    if (root) mkdir(bad, 0700);
+    snprintf(bad, sizeof bad, "%s/ruins/step-00000001.h5", dir);
+    if (root) write_file(bad, "x", 1);
+    barrier();
+    snprintf(bad, sizeof bad, "%s/ruins", dir);
+    ok(refused(lks_checkpoint_latest(ctx, bad, path, sizeof path, &step), LKS_ERR_CORRUPT, "none of them whole"),
+       "only damaged ones: not the same as none");
     ok(refused(lks_checkpoint_save_step(a.c, folder, -1, 1), LKS_ERR_ARGUMENT, "step -1"), "step -1");
     ok(refused(lks_checkpoint_save_step(a.c, folder, 1, 0), LKS_ERR_ARGUMENT, "keep 0"), "keep 0");
     ok(refused(lks_checkpoint_latest(ctx, path_of("nowhere"), path, sizeof path, &step), LKS_ERR_NOT_FOUND, "nowhere"),

@@ -52,7 +52,7 @@ LKS_API int64_t lks_checkpoint_compare(lks_context *ctx, const char *a, const ch
 /* In folder `dir`: saves as step-NNNNNNNN.h5 and keeps the newest `keep` (>= 1). Collective. */
 LKS_API lks_status lks_checkpoint_save_step(lks_checkpoint *c, const char *dir, int64_t step, int keep);
 /* Newest valid checkpoint in dir: its path in `path` (bytes long), its step; each bad one is named in a warning to the
- * log. LKS_ERR_NOT_FOUND if there is none. Collective. */
+ * log. LKS_ERR_NOT_FOUND if there is none, LKS_ERR_CORRUPT if there are, but all bad. Collective. */
 LKS_API lks_status lks_checkpoint_latest(lks_context *ctx, const char *dir, char *path, int bytes, int64_t *step);
 
 #ifdef __cplusplus

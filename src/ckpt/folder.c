@@ -158,7 +158,7 @@ lks_status lks_checkpoint_latest(lks_context *ctx, const char *dir, char *path, 
     }
     lksi_free(b, s.step);
     if (status == LKS_OK && *step < 0)
-        status = lksi_fail(b, LKS_ERR_NOT_FOUND, where,
+        status = lksi_fail(b, bad ? LKS_ERR_CORRUPT : LKS_ERR_NOT_FOUND, where,
                            bad ? "%s holds %lld checkpoints, none of them whole"
                                : "%s holds no checkpoint step-NNNNNNNN.h5",
                            dir, (long long)bad);
