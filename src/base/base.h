@@ -24,7 +24,7 @@ typedef struct lksi_base {
     int64_t fail_at;     /* > 0: the fail_at-th allocation from now (host or device) fails; counts down */
     double deadline;     /* seconds */
     /* LKS_FAULT, read at the first passage of a fault point. */
-    int fault_state; /* 0 not read, 1 none, 2 armed */
+    int fault_state; /* 0 not read, 1 none, 2 armed to kill, 3 to stop */
     char fault_point[24];
     int64_t fault_left; /* passages until it strikes */
 } lksi_base;
