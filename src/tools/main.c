@@ -4,7 +4,10 @@
  */
 #include "tools/tools.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <string.h>
+#include <unistd.h>
 
 static const struct { const char *name; int (*run)(int, const char **); const char *about; } commands[] = {
     {"train", cmd_train, "train lm|classify: train a model on text or images"},
@@ -24,13 +27,23 @@ static void usage(FILE *f)
           "  mpirun -n 2 lockstep train lm --data text.txt --out run\n", f);
 }
 
+/* Descriptors 0 to 2 that the caller closed would go to the next files that are opened, and texts into those. */
+static int hold_descriptors(void)
+{
+    int fd;
+    do fd = open("/dev/null", O_RDWR);
+    while (fd >= 0 && fd <= 2);
+    return fd < 0 ? -1 : close(fd);
+}
+
 int main(int argc, char **argv)
 {
+    if (hold_descriptors()) return EXIT_FAILED;
     if (argc < 2) {
         usage(stderr);
         return EXIT_USAGE;
     }
-    if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "help")) {
+    if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help")) {
         usage(stdout);
         return EXIT_DONE;
     }
@@ -41,7 +54,13 @@ int main(int argc, char **argv)
     for (int i = 0; i < COMMANDS; i++)
         if (!strcmp(argv[1], commands[i].name)) {
             int rc = commands[i].run(argc, (const char **)argv);
-            return rc < 0 ? EXIT_DONE : rc;
+            if (rc < 0) rc = EXIT_DONE;
+            /* What was asked for is the output; a training run has its files. */
+            if (rc == EXIT_DONE && commands[i].run != cmd_train && (fflush(stdout) || ferror(stdout))) {
+                fprintf(stderr, "lockstep: standard output: %s\n", strerror(errno));
+                rc = EXIT_FAILED;
+            }
+            return rc;
         }
     return usage_error("unknown command \"%s\"; lockstep --help lists them", argv[1]);
 }

@@ -12,6 +12,9 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+
+#define CONFIG_BYTES (1 << 20)
 
 typedef struct row {
     const char *name;
@@ -69,6 +72,7 @@ int options_set(options *o, int id, const char *text, int from)
     const row *r = &rows[id];
     option_value *v = &o->v[id];
     char *end;
+    if (!*text && id != OPT_prompt && (r->kind == TEXT || r->kind == LIST)) return usage_error("--%s is empty", r->name);
     switch (r->kind) {
     case LIST:
         if (v->from != from) v->count = 0;
@@ -116,7 +120,12 @@ const char *option_text(const options *o, int id, char *buffer, int bytes)
             at += snprintf(buffer + at, (size_t)(bytes - at), i ? "\n%s" : "%s", v->list[i]);
         break;
     case WHOLE: snprintf(buffer, (size_t)bytes, "%lld", (long long)v->whole); break;
-    case REAL: snprintf(buffer, (size_t)bytes, "%.17g", v->real); break;
+    case REAL: /* the shortest text that reads back as the same number */
+        for (int digits = 6; digits <= 17; digits++) {
+            snprintf(buffer, (size_t)bytes, "%.*g", digits, v->real);
+            if (strtod(buffer, NULL) == v->real) break;
+        }
+        break;
     case FLAG: snprintf(buffer, (size_t)bytes, "%d", (int)v->whole); break;
     default: snprintf(buffer, (size_t)bytes, "%s", v->text ? v->text : "");
     }
@@ -143,17 +152,33 @@ static int distance(const char *a, const char *b)
     return before[n];
 }
 
-static const char *nearest(const char *name, int command)
+/* except: an option that is none here. */
+static const char *nearest(const char *name, int command, int except)
 {
     const char *best = "help";
     int least = 1000;
-    while (*name == '-') name++;
     for (int i = 0; i < OPT_COUNT; i++)
-        if (option_applies(i, command) && distance(name, rows[i].name) < least) {
+        if (i != except && option_applies(i, command) && distance(name, rows[i].name) < least) {
             least = distance(name, rows[i].name);
             best = rows[i].name;
         }
     return best;
+}
+
+static int unknown_option(const char *bad, int command)
+{
+    static const struct { int command; const char *name; } names[] = {
+        {LM, "train lm"}, {CLASSIFY, "train classify"}, {SAMPLE, "sample"}, {EVALUATE, "evaluate"}, {PLOT, "plot"}, {INFO, "info"}};
+    char name[64] = "", of[128] = "";
+    while (*bad == '-') bad++;
+    size_t len = strcspn(bad, "=");
+    snprintf(name, sizeof name, "%.*s", (int)(len < 63 ? len : 63), bad);
+    for (int i = 0; i < OPT_COUNT; i++)
+        for (int k = 0; k < 6 && !strcmp(name, rows[i].name); k++)
+            if (option_applies(i, names[k].command))
+                snprintf(of + strlen(of), sizeof of - strlen(of), "%s%s", of[0] ? ", " : "", names[k].name);
+    if (of[0]) return usage_error("unknown option --%s here; it goes with %s", name, of);
+    return usage_error("unknown option --%s; did you mean --%s?", name, nearest(name, command, -1));
 }
 
 /* --- configuration file --- */
@@ -163,7 +188,7 @@ static char config_complaint[512];
 static void config_error(cfg_t *cfg, const char *format, va_list args)
 {
     int at = 0;
-    if (cfg && cfg->filename) at = snprintf(config_complaint, sizeof config_complaint, "%s:%d: ", cfg->filename, cfg->line);
+    if (cfg && cfg->filename) at = snprintf(config_complaint, sizeof config_complaint, "%.200s:%d: ", cfg->filename, cfg->line);
     vsnprintf(config_complaint + at, sizeof config_complaint - (size_t)at, format, args);
 }
 
@@ -171,6 +196,11 @@ static int read_config(options *o, const char *path)
 {
     cfg_opt_t table[OPT_COUNT + 1];
     int id_of[OPT_COUNT], n = 0;
+    struct stat st;
+    /* The parser library ends the process on a folder, and reads a device for ever. */
+    if (stat(path, &st)) return usage_error("--config %s: %s", path, strerror(errno));
+    if (!S_ISREG(st.st_mode) && !S_ISFIFO(st.st_mode)) return usage_error("--config %s is no ordinary file", path);
+    if (st.st_size > CONFIG_BYTES) return usage_error("--config %s has more than %d bytes", path, CONFIG_BYTES);
     for (int i = 0; i < OPT_COUNT; i++) {
         if (!option_applies(i, o->command) || i == OPT_config) continue;
         id_of[n] = i;
@@ -192,7 +222,7 @@ static int read_config(options *o, const char *path)
             size_t len = strcspn(quote + 1, "'");
             if (len < sizeof name) memcpy(name, quote + 1, len), name[len] = 0;
         }
-        code = name[0] ? usage_error("--config: %s; did you mean \"%s\"?", config_complaint, nearest(name, o->command))
+        code = name[0] ? usage_error("--config: %s; did you mean \"%s\"?", config_complaint, nearest(name, o->command, OPT_config))
                        : usage_error("--config: %s (lines read: name = value)", config_complaint);
     }
     for (int k = 0; k < n && !code; k++)
@@ -239,6 +269,7 @@ int options_parse(options *o, int command, const char *usage, int argc, const ch
             table[n++].val = i + 2;
         }
     table[n].longName = "help";
+    table[n].shortName = 'h';
     table[n].argInfo = POPT_ARG_NONE;
     table[n].val = 1;
     /* popt takes argv[0] for a name. */
@@ -258,7 +289,7 @@ int options_parse(options *o, int command, const char *usage, int argc, const ch
     if (!code && rc < -1) {
         const char *bad = poptBadOption(pc, POPT_BADOPTION_NOALIAS);
         code = rc == POPT_ERROR_BADOPT
-                   ? usage_error("unknown option %s; did you mean --%s?", bad, nearest(bad, command))
+                   ? unknown_option(bad, command)
                    : usage_error("%s: %s", bad, poptStrerror(rc));
     }
     const char **rest = code ? NULL : poptGetArgs(pc);

@@ -5,10 +5,12 @@
 #include "tools/tools.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <jansson.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -80,13 +82,21 @@ static void panel(FILE *f, int n, const char **dirs, const char *title, const ch
 
 int plot_runs(int n, const char **dirs, const char *image)
 {
-    char script[] = "/tmp/lockstep-plot-XXXXXX";
+    char script[4096];
+    const char *folder = getenv("TMPDIR");
+    int probe = open(image, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+    if (probe < 0) {
+        fprintf(stderr, "lockstep: no plot: %s: %s\n", image, strerror(errno));
+        return EXIT_FAILED;
+    }
+    close(probe);
+    snprintf(script, sizeof script, "%.4000s/lockstep-plot-XXXXXX", folder && *folder ? folder : "/tmp");
     int fd = mkstemp(script), has[COLUMNS] = {0}, code = 0;
     FILE *f = fd >= 0 ? fdopen(fd, "w") : NULL;
     if (!f) return usage_error("%s: %s", script, strerror(errno));
     for (int i = 0; i < n && !code; i++) code = data_block(f, dirs[i], i, has);
     int panels = 2 + (has[SCALE] != 0) + (has[SPEED] != 0);
-    fprintf(f, "set terminal png size 1000,%d font \"sans,10\"\nset output ", panels > 2 ? 760 : 420);
+    fprintf(f, "set terminal png size 1000,%d font \"sans,10\" noenhanced\nset output ", panels > 2 ? 760 : 420);
     quoted(f, image);
     fprintf(f, "\nset datafile missing \"?\"\nset multiplot layout %d,2\nset grid lc rgb \"#dddddd\"\nset key top right\nset xlabel \"step\" offset 0,0.5\n"
                "set border 3\nset tics nomirror\n", panels > 2 ? 2 : 1);
@@ -113,6 +123,8 @@ int plot_runs(int n, const char **dirs, const char *image)
         }
     }
     unlink(script);
+    struct stat st;
+    if (code && !stat(image, &st) && S_ISREG(st.st_mode) && !st.st_size) unlink(image);
     return code;
 }
 
@@ -122,6 +134,7 @@ int cmd_plot(int argc, const char **argv)
     int code = options_parse(&o, PLOT, "lockstep plot RUN... [--image FILE]", argc, argv, 2);
     if (code) return code;
     if (!o.operands) return usage_error("plot needs at least one run folder");
+    if (!speaks()) return 0; /* one rank draws */
     char image[4096];
     if (opt_given(&o, image)) snprintf(image, sizeof image, "%s", opt_text(&o, image));
     else snprintf(image, sizeof image, "%s/loss.png", o.operand[0]);

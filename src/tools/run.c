@@ -15,6 +15,7 @@
 static struct {
     FILE *metrics;
     int terminal, live; /* live: a progress line is on the screen */
+    json_t *last;       /* line of the step that was resumed from, if it lacks a validation */
 } run;
 
 int run_used(const char *dir)
@@ -87,6 +88,8 @@ static int cut_metrics(const char *path, int64_t step)
         json_t *o = json_loads(line, 0, NULL);
         json_t *s = json_object_get(o, "step");
         if (json_is_integer(s) && json_integer_value(s) <= step && fputs(line, out) < 0) error = errno;
+        if (json_is_integer(s) && json_integer_value(s) == step && !json_object_get(o, "valid_loss") && !run.last)
+            run.last = json_incref(o);
         json_decref(o);
     }
     free(line);
@@ -129,6 +132,17 @@ static json_t *number(double v)
     return v - v == 0 ? json_real(v) : json_null();
 }
 
+/* Takes o. */
+static int write_line(json_t *o)
+{
+    char *text = json_dumps(o, JSON_COMPACT | JSON_REAL_PRECISION(9) | JSON_PRESERVE_ORDER);
+    int bad = !text || fprintf(run.metrics, "%s\n", text) < 0 || fflush(run.metrics);
+    free(text);
+    json_decref(o);
+    if (bad) fprintf(stderr, "lockstep: metrics.jsonl: %s\n", strerror(errno));
+    return bad ? EXIT_FAILED : 0;
+}
+
 int run_log(const metrics *m)
 {
     json_t *o = json_object();
@@ -143,12 +157,30 @@ int run_log(const metrics *m)
     json_object_set_new(o, "samples_per_s", number(m->samples_per_s));
     if (m->has_tokens) json_object_set_new(o, "tokens_per_s", number(m->tokens_per_s));
     json_object_set_new(o, "seconds", number(m->seconds));
-    char *text = json_dumps(o, JSON_COMPACT | JSON_REAL_PRECISION(9) | JSON_PRESERVE_ORDER);
-    int bad = !text || fprintf(run.metrics, "%s\n", text) < 0 || fflush(run.metrics);
-    free(text);
+    return write_line(o);
+}
+
+int run_lacks_valid(int64_t step)
+{
+    return run.last && json_integer_value(json_object_get(run.last, "step")) == step;
+}
+
+int run_add_valid(const char *dir, int64_t step, double loss, double accuracy, int has_accuracy)
+{
+    char path[4096];
+    json_object_set_new(run.last, "valid_loss", number(loss));
+    if (has_accuracy) json_object_set_new(run.last, "valid_accuracy", number(accuracy));
+    snprintf(path, sizeof path, "%s/metrics.jsonl", dir);
+    fclose(run.metrics);
+    int error = cut_metrics(path, step - 1);
+    run.metrics = fopen(path, "a");
+    if (!error && !run.metrics) error = errno;
+    if (error) fprintf(stderr, "lockstep: metrics.jsonl: %s\n", strerror(error));
+    json_t *o = run.last;
+    run.last = NULL;
+    if (!error) return write_line(o);
     json_decref(o);
-    if (bad) fprintf(stderr, "lockstep: metrics.jsonl: %s\n", strerror(errno));
-    return bad ? EXIT_FAILED : 0;
+    return EXIT_FAILED;
 }
 
 void run_progress(const metrics *m, int64_t total, double left, int validated)
@@ -181,6 +213,8 @@ void run_close(void)
 {
     if (run.live) printf("\n");
     if (run.metrics) fclose(run.metrics);
+    json_decref(run.last);
     run.metrics = NULL;
+    run.last = NULL;
     run.live = 0;
 }

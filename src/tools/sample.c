@@ -36,6 +36,7 @@ int restore_model(job *j, options *o, const char *name, int data)
     if (lks_checkpoint_create(j->ctx, &j->ckpt) != LKS_OK) return job_fail(j, "reading the checkpoint");
     if (lks_checkpoint_peek(j->ckpt, path) != LKS_OK) return job_fail(j, "reading the checkpoint");
     if ((code = job_recall(j, o, j->ckpt))) return code;
+    if (!data && !j->lm) return usage_error("%s is no language model", name);
     if (data && (code = job_data(j, opt_real(o, valid_fraction)))) return code;
     if ((code = job_model(j))) return code;
     if (lks_checkpoint_set_params(j->ckpt, j->ps) != LKS_OK || lks_checkpoint_load(j->ckpt, path, NULL, NULL) != LKS_OK)
@@ -102,7 +103,7 @@ int cmd_sample(int argc, const char **argv)
     if (code) return code;
     if (o.operands != 1) return usage_error("sample needs one run folder or checkpoint file");
     if (!(code = job_open(&j, &o))) {
-        if (!(code = restore_model(&j, &o, o.operand[0], 0)) && !j.lm) code = usage_error("%s is no language model", o.operand[0]);
+        code = restore_model(&j, &o, o.operand[0], 0);
         if (!code && lks_rank(j.ctx) == 0) code = generate(&j, &o);
     }
     job_close(&j);

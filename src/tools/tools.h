@@ -98,6 +98,9 @@ typedef struct metrics {
 } metrics;
 int run_open(job *j, const char *dir, int fresh, int64_t from_step); /* rank 0: folders, run.json, metrics cut to from_step */
 int run_log(const metrics *m);
+/* Does the step's line of metrics, the last one, lack a validation? Adding it; both after run_open. */
+int run_lacks_valid(int64_t step);
+int run_add_valid(const char *dir, int64_t step, double loss, double accuracy, int has_accuracy);
 void run_progress(const metrics *m, int64_t total, double seconds_left, int validated);
 void run_close(void);
 int run_used(const char *dir);

@@ -31,7 +31,7 @@ typedef struct training {
     double started, window_begun;
     int64_t window_samples;
     char dir[3000], checkpoints[3072];
-    int stop, failed;
+    int stop, failed, validated; /* validated: last_valid is of the step t->step */
     double last_valid, last_accuracy;
 } training;
 
@@ -64,6 +64,9 @@ static int settle(options *o, int lm)
     };
     for (size_t i = 0; i < sizeof preset / sizeof *preset; i++)
         if (o->v[preset[i].id].from <= 0) options_set(o, preset[i].id, preset[i].text, 0);
+    /* The command line wins over the file here, too. */
+    if (o->v[OPT_steps].from == 2 && o->v[OPT_epochs].from == 1) o->v[OPT_epochs].from = -1;
+    if (o->v[OPT_epochs].from == 2 && o->v[OPT_steps].from == 1) o->v[OPT_steps].from = -1;
     if (opt_given(o, steps) && opt_given(o, epochs)) return usage_error("--steps and --epochs exclude each other");
     if (opt_real(o, scaler_growth) <= 1) return usage_error("--scaler-growth is %g; it must be above 1", opt_real(o, scaler_growth));
     if (opt_real(o, scaler_backoff) <= 0 || opt_real(o, scaler_backoff) >= 1)
@@ -174,6 +177,13 @@ static int compare_options(training *t)
         if (!strcmp(was, is)) continue;
         if (option_is_shape(i))
             return usage_error("--%s is %s, but the checkpoint was made with %s: it must be the same on resume", option_name(i), is, was);
+        if (i == OPT_scaler_init) continue; /* the first scale is long past */
+        if (i == OPT_seed) { /* order of data and split hang on it */
+            if (lks_rank(j->ctx) == 0) printf("resuming with --seed %s, that of the checkpoint, instead of %s\n", was, is);
+            int code = options_set(j->o, i, was, 3);
+            if (code) return code;
+            continue;
+        }
         if (lks_rank(j->ctx) == 0) printf("resuming with --%s %s (was %s)\n", option_name(i), is, was[0] ? was : "default");
     }
     return 0;
@@ -184,7 +194,7 @@ static int resume(training *t, int *resumed)
     job *j = &t->j;
     const char *how = opt_text(j->o, resume);
     char path[4096];
-    int64_t step, data;
+    int64_t step, data, later = -1;
     *resumed = 0;
     if (!strcmp(how, "never")) return 0;
     if (!strcmp(how, "auto")) {
@@ -199,6 +209,14 @@ static int resume(training *t, int *resumed)
         if (s != LKS_OK) return job_fail(j, "looking for a checkpoint");
     } else {
         snprintf(path, sizeof path, "%s", how);
+        /* Later checkpoints in DIR would be gone on from next time, though their metrics were cut. */
+        char newest[4096];
+        int used = run_used(t->dir);
+        lks_status s = lks_broadcast_bytes(j->ctx, &used, sizeof used, 0);
+        if (s != LKS_OK) return job_fail(j, "resuming");
+        later = -1;
+        if (used && lks_checkpoint_latest(j->ctx, t->checkpoints, newest, sizeof newest, &later) != LKS_OK)
+            lks_error_clear(j->ctx);
     }
     if (lks_checkpoint_peek(j->ckpt, path) != LKS_OK) return job_fail(j, "resuming");
     const char *task;
@@ -210,9 +228,21 @@ static int resume(training *t, int *resumed)
     if (lks_checkpoint_get_i64(j->ckpt, "step", &t->step) || lks_checkpoint_get_i64(j->ckpt, "position", &t->position) ||
         lks_checkpoint_get_i64(j->ckpt, "data", &data))
         return job_fail(j, "resuming");
+    if (later > t->step)
+        return usage_error("--resume %s is step %lld, but --out %s holds step %lld: remove what is later or take another --out",
+                           path, (long long)t->step, t->dir, (long long)later);
+    if (j->scaler) { /* the state is the checkpoint's, the settings are ours */
+        options *o = j->o;
+        if (lks_scaler_set_growth_interval(j->scaler, opt_whole(o, scaler_interval)) ||
+            lks_scaler_set_growth_factor(j->scaler, opt_real(o, scaler_growth)) ||
+            lks_scaler_set_backoff_factor(j->scaler, opt_real(o, scaler_backoff)))
+            return job_fail(j, "resuming");
+    }
     if (data != lks_loader_fingerprint(j->loader) && lks_rank(j->ctx) == 0)
         printf("resuming on other data than before: names, sizes or shapes differ\n");
     if (lks_rank(j->ctx) == 0) printf("resumed from %s at step %lld\n", path, (long long)t->step);
+    if (t->step >= t->steps && lks_rank(j->ctx) == 0)
+        printf("nothing to train: %lld steps were asked for\n", (long long)t->steps);
     *resumed = 1;
     return 0;
 }
@@ -298,6 +328,30 @@ static lks_status one_step(training *t, pending *p)
     return s;
 }
 
+static int validation_due(const training *t)
+{
+    return t->step && lks_loader_valid_count(t->j.loader) &&
+           ((t->eval_every && t->step % t->eval_every == 0) || t->step >= t->steps);
+}
+
+/* After a stop in the midst of a validation: made up for, and put into its line of metrics. At the end of a run that
+ * was complete: what it says last. */
+static int validate_late(training *t)
+{
+    job *j = &t->j;
+    int64_t lacks = lks_rank(j->ctx) == 0 && run_lacks_valid(t->step);
+    if (!validation_due(t)) return 0;
+    if (lks_reduce_i64(j->ctx, &lacks, 1, LKS_MAX) != LKS_OK) return job_fail(j, "validating");
+    if (!lacks && t->step < t->steps) return 0;
+    int code = job_validate(j, t->batch, &t->last_valid, &t->last_accuracy, &t->stop);
+    if (code || t->stop) return code;
+    t->validated = 1;
+    int64_t bad = 0;
+    if (lacks && lks_rank(j->ctx) == 0) bad = run_add_valid(t->dir, t->step, t->last_valid, t->last_accuracy, !j->lm);
+    if (lks_reduce_i64(j->ctx, &bad, 1, LKS_MAX) != LKS_OK) return job_fail(j, "validating");
+    return bad ? EXIT_FAILED : 0;
+}
+
 static int loop(training *t)
 {
     job *j = &t->j;
@@ -312,6 +366,7 @@ static int loop(training *t)
         *p = (pending){.step = t->step + 1};
         if (one_step(t, p) != LKS_OK) return job_fail(j, "training");
         t->step++;
+        t->validated = 0;
         p->ended = now();
         p->wanted = t->step % t->log_every == 0 || t->step == t->steps || t->step == 1;
         p->samples = t->position - samples_before;
@@ -322,11 +377,11 @@ static int loop(training *t)
         }
         t->stop |= all == 1;
         int last = t->step == t->steps;
-        if (((t->eval_every && t->step % t->eval_every == 0) || last) && lks_loader_valid_count(j->loader) && !t->stop) {
+        if (validation_due(t) && !t->stop) {
             double loss, accuracy;
             if ((code = job_validate(j, t->batch, &loss, &accuracy, &t->stop))) return code;
             if (!t->stop) {
-                p->wanted = p->valid = 1;
+                p->wanted = p->valid = t->validated = 1;
                 p->valid_loss = t->last_valid = loss;
                 p->valid_accuracy = t->last_accuracy = accuracy;
             }
@@ -341,6 +396,12 @@ static int loop(training *t)
     return settle_all(t);
 }
 
+/* Stopped with something left to do: steps, or the last validation. */
+static int stopped(const training *t)
+{
+    return t->stop && (t->step < t->steps || (validation_due(t) && !t->validated));
+}
+
 static int finish(training *t, int code)
 {
     job *j = &t->j;
@@ -351,10 +412,15 @@ static int finish(training *t, int code)
     char image[4096];
     snprintf(image, sizeof image, "%s/loss.png", dir);
     int drawn = plot_runs(1, &dir, image) == 0;
-    if (t->stop && t->step < t->steps)
+    if (stopped(t)) {
         printf("stopped at step %lld; go on with the same command and --resume auto\n", (long long)t->step);
-    else if (j->lm) printf("done: %lld steps, validation loss %.4f\n", (long long)t->step, t->last_valid);
-    else printf("done: %lld steps, validation loss %.4f, accuracy %.2f %%\n", (long long)t->step, t->last_valid, 100 * t->last_accuracy);
+    } else {
+        printf("done: %lld steps", (long long)t->step);
+        if (t->validated) printf(", validation loss %.4f", t->last_valid);
+        else printf(", no validation: no sample was set aside");
+        if (t->validated && !j->lm) printf(", accuracy %.2f %%", 100 * t->last_accuracy);
+        printf("\n");
+    }
     printf("checkpoints in %s%s%s\n", t->checkpoints, drawn ? ", plot in " : "", drawn ? image : "");
     return 0;
 }
@@ -398,13 +464,14 @@ int cmd_train(int argc, const char **argv)
                 printf("%lld parameters, %lld training samples, %d rank%s, %s\n", (long long)lks_params_numel(j->ps),
                        (long long)lks_loader_train_count(j->loader), lks_size(j->ctx), lks_size(j->ctx) > 1 ? "s" : "",
                        lks_device_description(j->ctx));
+            if (!code && resumed) code = validate_late(&t);
             if (!code) code = loop(&t);
             code = finish(&t, code);
         }
     }
-    int stopped = t.stop && t.step < t.steps;
+    int left = !code && stopped(&t);
     lks_status broken = j->ctx ? lks_error_code(j->ctx) : LKS_OK;
     if (code && (broken == LKS_ERR_TIMEOUT || broken == LKS_ERR_MPI)) _Exit(code); /* the others are gone: no collective close */
     job_close(j);
-    return code ? code : stopped ? EXIT_STOPPED : EXIT_DONE;
+    return code ? code : left ? EXIT_STOPPED : EXIT_DONE;
 }
