@@ -9,7 +9,7 @@
  *   models      the loss of every step within 1e-5 of torch's float32 loss, relatively.
  *   scaler      scale, tracker and parameters (that is, which optimizer stepped) have the same bits after every step,
  *               but where Lockstep differs by choice: floor and ceiling; growth as soon as tracker >= interval, also
- *               when the interval was lowered; a new scale instead of an update is update and set_scale, which counts.
+ *               when the interval was lowered.
  */
 #include "golden.h"
 #include "grads.h"
@@ -66,6 +66,13 @@ static lks_optim *optimizer_of(lks_params *ps, const char *name, const char *a)
         const char *p = arg_at(a, "betas");
         done &= good(ctx, lks_optim_set_betas(opt, -1, strtod(p, NULL), strtod(strchr(p, ',') + 1, NULL)));
     }
+    if (arg_at(a, "alpha")) done &= good(ctx, lks_optim_set_alpha(opt, -1, arg(a, "alpha")));
+    if (arg_at(a, "lr_decay")) done &= good(ctx, lks_optim_set_lr_decay(opt, -1, arg(a, "lr_decay")));
+    if (arg_or(a, "centered", 0) != 0) done &= good(ctx, lks_optim_set_centered(opt, 1));
+    if (arg_or(a, "amsgrad", 0) != 0) done &= good(ctx, lks_optim_set_amsgrad(opt, 1));
+    if (arg_at(a, "initial_accumulator_value"))
+        done &= good(ctx, lks_optim_set_initial_accumulator(opt, arg(a, "initial_accumulator_value")));
+    if (arg_at(a, "ema")) done &= good(ctx, lks_optim_set_ema(opt, arg(a, "ema"), 0));
     if (arg_at(a, "clip_norm")) done &= good(ctx, lks_optim_set_clip_norm(opt, arg(a, "clip_norm")));
     if (arg_at(a, "clip_value")) done &= good(ctx, lks_optim_set_clip_value(opt, arg(a, "clip_value")));
     if (arg_at(a, "first_lr")) {
@@ -107,6 +114,18 @@ static void optimizer(const char *name, const double *start, const double *grads
     }
     ok(steps == STEPS && k == STEPS * total && within, "%s: %d steps (error %.3f ulp, PyTorch's %.3f)", name, steps,
        worst, worst_torch);
+    if (arg_at(args, "ema") && opt) {
+        double top, torch_top;
+        free(want), free(torch);
+        want = values(group, "average_f64", &k), torch = values(group, "average_f32", &k);
+        int done = good(ctx, lks_optim_ema_swap(opt, 1));
+        for (int i = 0, at = 0; i < n; at += size[i++]) get(w[i], now + at);
+        done &= good(ctx, lks_optim_ema_swap(opt, 0));
+        distances(now, want, total, LKS_F32, &top, &each);
+        distances(torch, want, total, LKS_F32, &torch_top, &each);
+        ok(done && k == total && top <= 2 * torch_top + 4, "%s: the averages (error %.3f ulp, PyTorch's %.3f)", name,
+           top, torch_top);
+    }
     lks_optim_destroy(&opt);
     lks_params_destroy(&ps);
     free(want), free(torch), free(now);
@@ -128,7 +147,7 @@ static void optimizers(void)
         optimizer(names[i], start, grads, size, n, total);
         tried++;
     }
-    ok(tried >= 16, "%d optimizers", tried);
+    ok(tried >= 23, "%d optimizers", tried);
     free(start), free(grads);
 }
 
@@ -370,51 +389,32 @@ static int row_step(pair *p, const double *row, int outcome[2])
                                         NULL)))
             return 0;
     }
-    return good(ctx, lks_scaler_update(p->s));
-}
-
-static int set_tracker(lks_scaler *s, double tracker)
-{
-    lksi_scaler_saved saved;
-    if (!good(ctx, lksi_scaler_read(s, &saved))) return 0;
-    saved.tracker = (int64_t)tracker;
-    return good(ctx, lksi_scaler_write(s, &saved, LKS_STATE_ADOPT));
+    return good(ctx, row[NEW_SCALE] > 0 ? lks_scaler_update_to(p->s, row[NEW_SCALE]) : lks_scaler_update(p->s));
 }
 
 typedef struct played {
-    int rows, alike, decisions, set_at_once;
+    int rows, alike, decisions, new_scales;
 } played;
 
 /* Plays a script and counts the rows that end as torch's; scales within [least, most]. */
 static played play(const char *group, double least, double most)
 {
     char a[GOLDEN_TEXT];
-    int64_t n, m, interval;
+    int64_t n, m;
     golden_text(&file, group, "args", a);
     double *script = values(group, "script", &n), *want = values(group, "expected", &m), before[2] = {0};
     pair p = pair_new(a);
     played r = {0};
-    interval = arg_int(a, "interval");
     for (r.rows = 0; r.rows < n / COLUMNS; r.rows++) {
-        const double *row = script + r.rows * COLUMNS, *w = want + r.rows * 4, *last = r.rows ? w - 4 : NULL;
+        const double *row = script + r.rows * COLUMNS, *w = want + r.rows * 4;
         double scale;
         int64_t tracker;
         int outcome[2], alike = 1;
         if (!row_step(&p, row, outcome)) break;
         lks_scaler_get(p.s, &scale, &tracker);
-        if (row[NEW_SCALE] > 0) {
-            /* torch forgets what was found and keeps the tracker; here the update counted. */
-            int found = row[A] > 0 || row[B] > 0;
-            int64_t t = (last ? (int64_t)last[1] : 0) + 1;
-            alike = tracker == (found || t >= interval ? 0 : t);
-            if (!good(ctx, lks_scaler_set_scale(p.s, row[NEW_SCALE])) || !set_tracker(p.s, w[1])) break;
-            r.set_at_once++;
-        }
+        r.new_scales += row[NEW_SCALE] > 0;
         if (row[THEN_SCALE] > 0 && !good(ctx, lks_scaler_set_scale(p.s, row[THEN_SCALE]))) break;
-        if (row[INTERVAL] > 0) {
-            interval = (int64_t)row[INTERVAL];
-            if (!good(ctx, lks_scaler_set_growth_interval(p.s, interval))) break;
-        }
+        if (row[INTERVAL] > 0 && !good(ctx, lks_scaler_set_growth_interval(p.s, (int64_t)row[INTERVAL]))) break;
         lks_scaler_get(p.s, &scale, &tracker);
         alike &= scale == fmin(fmax(w[0], least), most) && (double)tracker == w[1];
         int same = 1;
@@ -462,7 +462,7 @@ static void scaler(void)
     played r = play("/script", 0, INFINITY);
     ok(r.rows == 500 && r.alike == 500, "scaler script: scale and tracker of %d of 500 steps", r.alike);
     ok(r.decisions == 500, "scaler script: decisions and parameters of %d of 500 steps", r.decisions);
-    ok(r.set_at_once >= 5, "a new scale instead of an update counts that update (%d times)", r.set_at_once);
+    ok(r.new_scales >= 5, "with a new scale in the place of an update %d times", r.new_scales);
     r = play("/odd factors", 0, INFINITY);
     ok(r.alike == 200 && r.decisions == 200, "factors 1.3 and 0.7: %d of 200 steps", r.alike);
     r = play("/oracle", 0, INFINITY);
