@@ -3,6 +3,7 @@
  * samples.c - the table of samples, see samples.h.
  */
 #include "samples.h"
+#include "table/loss.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -300,6 +301,69 @@ CALL(loss_mean) { NOT_USED; return lks_cross_entropy(in[0], in[1], LKS_IGNORE_IN
 CALL(loss_sum) { NOT_USED; return lks_cross_entropy(in[0], in[1], LKS_IGNORE_INDEX, 0.125, LKS_REDUCTION_SUM); }
 CALL(loss_none) { NOT_USED; return lks_cross_entropy(in[0], in[1], LKS_IGNORE_INDEX, 0.25, LKS_REDUCTION_NONE); }
 
+CALL(loss_weighted) { NOT_USED; return lks_cross_entropy_weighted(in[0], in[1], in[2], LKS_IGNORE_INDEX, 0.125, 1); }
+CALL(soft_mean) { NOT_USED; return lks_cross_entropy(in[0], in[1], LKS_IGNORE_INDEX, 0, LKS_REDUCTION_MEAN); }
+CALL(soft_weighted) { NOT_USED; return lks_cross_entropy_weighted(in[0], in[1], in[2], LKS_IGNORE_INDEX, 0.125, 0); }
+CALL(nll_mean) { NOT_USED; return lks_nll_loss(in[0], in[1], LKS_NONE, LKS_IGNORE_INDEX, LKS_REDUCTION_MEAN); }
+CALL(nll_weighted) { NOT_USED; return lks_nll_loss(in[0], in[1], in[2], LKS_IGNORE_INDEX, LKS_REDUCTION_MEAN); }
+CALL(nll_none) { NOT_USED; return lks_nll_loss(in[0], in[1], in[2], LKS_IGNORE_INDEX, LKS_REDUCTION_NONE); }
+CALL(nll_back)
+{
+    return row(ctx, LKSI_OP_nll_loss_backward, 4, (lks_tensor *[]){in[0], in[1], in[2], LKS_NONE},
+               (lksi_attr){.loss = {.ignore_index = LKS_IGNORE_INDEX, .classes = 5, .dtype = LKS_DTYPE_NONE}});
+}
+/* Each pointwise loss with every reduction: NAME_0 none, NAME_1 mean, NAME_2 sum. */
+#define POINT(name, ...)                                                                                       \
+    CALL(name##_0) { NOT_USED; enum { R = 0 }; return lks_##name(__VA_ARGS__); }                               \
+    CALL(name##_1) { NOT_USED; enum { R = 1 }; return lks_##name(__VA_ARGS__); }                               \
+    CALL(name##_2) { NOT_USED; enum { R = 2 }; return lks_##name(__VA_ARGS__); }
+POINT(mse_loss, in[0], in[1], R)
+POINT(l1_loss, in[0], in[1], R)
+POINT(smooth_l1_loss, in[0], in[1], 0.8125, R)
+POINT(huber_loss, in[0], in[1], 0.8125, R)
+POINT(binary_cross_entropy, in[0], in[1], LKS_NONE, R)
+POINT(binary_cross_entropy_with_logits, in[0], in[1], LKS_NONE, LKS_NONE, R)
+POINT(kl_div, in[0], in[1], 0, R)
+POINT(poisson_nll_loss, in[0], in[1], 0, 0, 0.125, R)
+POINT(hinge_embedding_loss, in[0], in[1], 0.7, R)
+POINT(margin_ranking_loss, in[0], in[1], in[2], 0.7, R)
+POINT(soft_margin_loss, in[0], in[1], R)
+CALL(bce_weighted) { NOT_USED; return lks_binary_cross_entropy(in[0], in[1], in[2], 1); }
+CALL(logits_weighted) { NOT_USED; return lks_binary_cross_entropy_with_logits(in[0], in[1], in[2], in[3], 1); }
+CALL(kl_log) { NOT_USED; return lks_kl_div(in[0], in[1], 1, LKS_REDUCTION_BATCHMEAN); }
+CALL(poisson_log_full) { NOT_USED; return lks_poisson_nll_loss(in[0], in[1], 1, 1, 0, 1); }
+CALL(poisson_full) { NOT_USED; return lks_poisson_nll_loss(in[0], in[1], 0, 1, 0, 0); }
+CALL(cosine_row) { return row(ctx, LKSI_OP_cosine_margin, 2, in, (lksi_attr){.loss = {.a = 0.19, .reduction = 1}}); }
+CALL(slope_of)
+{
+    return row(ctx, LKSI_OP_loss_slope, 3, in,
+               (lksi_attr){.loss = {.kind = LKSI_LOSS_mse_loss, .order = LKSI_LOSS_X, .divisor = 3, .dtype = -1}});
+}
+CALL(cosine_mean) { NOT_USED; return lks_cosine_embedding_loss(in[0], in[1], in[2], 0.1, LKS_REDUCTION_MEAN); }
+CALL(triplet_2) { NOT_USED; return lks_triplet_margin_loss(in[0], in[1], in[2], 1.5, 2, 1e-6, 0, LKS_REDUCTION_MEAN); }
+CALL(triplet_3) { NOT_USED; return lks_triplet_margin_loss(in[0], in[1], in[2], 1.5, 3, 1e-6, 1, LKS_REDUCTION_NONE); }
+CALL(margin_1) { NOT_USED; return lks_multi_margin_loss(in[0], in[1], LKS_NONE, 1, 0.9, LKS_REDUCTION_MEAN); }
+CALL(margin_2) { NOT_USED; return lks_multi_margin_loss(in[0], in[1], in[2], 2, 0.9, LKS_REDUCTION_NONE); }
+static lks_tensor *with_end(lks_tensor *index) /* a list of classes that ends after the first two */
+{
+    int64_t n = lks_shape(index)[1];
+    lks_context *ctx = lks_context_of(index);
+    lks_tensor *late = lks_gt(lks_arange(ctx, LKS_I64, n), lks_full(ctx, LKS_I64, 0, NULL, 1));
+    return lks_where(late, lks_full(ctx, LKS_I64, 0, NULL, -1), index);
+}
+CALL(labels_mean) { NOT_USED; return lks_multilabel_margin_loss(in[0], with_end(in[1]), LKS_REDUCTION_MEAN); }
+CALL(labels_none) { NOT_USED; return lks_multilabel_margin_loss(in[0], in[1], LKS_REDUCTION_NONE); }
+/* log_probs [T, N, C] need not be normalised; labels 1 to 4, lengths that vary. */
+static lks_tensor *ctc_of(lks_context *ctx, lks_tensor *const *in, int reduction)
+{
+    lks_tensor *sample = lks_arange(ctx, LKS_I64, lks_shape(in[0])[1]);
+    lks_tensor *il = lks_affine(sample, -1, (double)lks_shape(in[0])[0]);
+    lks_tensor *tl = lks_affine(sample, -1, (double)lks_shape(in[1])[1]);
+    return lks_ctc_loss(in[0], lks_affine(in[1], 1, 1), il, tl, 0, 0, reduction);
+}
+CALL(ctc_mean) { return ctc_of(ctx, in, LKS_REDUCTION_MEAN); }
+CALL(ctc_none) { return ctc_of(ctx, in, LKS_REDUCTION_NONE); }
+
 /* --- indexing, joining --- */
 
 CALL(do_embedding) { NOT_USED; return lks_embedding(in[0], in[1]); }
@@ -579,6 +643,75 @@ const sample samples[] = {
     {"cross_entropy", "each, smoothed", loss_none, ONCE | ROUGH, N(T(IN_REAL, 4, 5), T(IN_INDEX, 4))},
     {"cross_entropy", "no rows", loss_mean, ONCE, N(T(IN_REAL, 0, 5), T(IN_INDEX, 0))},
     {"cross_entropy", "large", loss_mean, ONCE | LARGE, N(T(IN_REAL, 1030, 150), T(IN_IGNORE, 1030))},
+    {"cross_entropy", "weighted, smoothed", loss_weighted, ONCE | ROUGH,
+     N(T(IN_REAL, 2, 5, 3), T(IN_IGNORE, 2, 3), T(IN_WEIGHT, 5))},
+    {"cross_entropy_soft", "mean", soft_mean, ONCE | ROUGH, N(T(IN_REAL, 4, 5), T(IN_UNIT, 4, 5))},
+    {"cross_entropy_soft", "each, weighted, smoothed", soft_weighted, ONCE | ROUGH,
+     N(T(IN_REAL, 2, 5, 3), T(IN_UNIT, 2, 5, 3), T(IN_WEIGHT, 5))},
+    {"cross_entropy_soft", "4-D", soft_weighted, ONCE | ROUGH,
+     N(T(IN_REAL, 2, 3, 2, 2), T(IN_UNIT, 2, 3, 2, 2), T(IN_WEIGHT, 3))},
+    {"cross_entropy_soft", "large", soft_mean, ONCE | LARGE, N(T(IN_REAL, 700, 150), T(IN_UNIT, 700, 150))},
+    {"nll_loss", "mean", nll_mean, ROUGH, N(T(IN_REAL, 4, 5), T(IN_IGNORE, 4))},
+    {"nll_loss", "[C]", nll_mean, ROUGH, N(T(IN_REAL, 5), SCALAR(IN_INDEX))},
+    {"nll_loss", "weighted", nll_weighted, ROUGH, N(T(IN_REAL, 2, 5, 3), T(IN_IGNORE, 2, 3), T(IN_WEIGHT, 5))},
+    {"nll_loss", "each, 4-D", nll_none, ROUGH, N(T(IN_REAL, 2, 5, 2, 2), T(IN_IGNORE, 2, 2, 2), T(IN_WEIGHT, 5))},
+    {"nll_loss", "no rows", nll_mean, 0, N(T(IN_REAL, 0, 5), T(IN_INDEX, 0))},
+    {"nll_loss", "large", nll_weighted, LARGE, N(T(IN_REAL, 9000, 5), T(IN_IGNORE, 9000), T(IN_WEIGHT, 5))},
+    {"nll_loss_backward", "each", nll_back, 0, N(T(IN_REAL, 4), T(IN_IGNORE, 4), SCALAR(IN_WEIGHT))},
+#define POINT_SHAPES(name, one, two)                                                                           \
+    {#name, "4-D", name##_0, ROUGH, N(T(one, 2, 3, 2, 2), T(two, 2, 3, 2, 2))},                                \
+        {#name, "mean", name##_1, ROUGH, N(T(one, 3, 4), T(two, 3, 4))},                                       \
+        {#name, "sum, 4-D", name##_2, ROUGH, N(T(one, 2, 3, 2, 2), T(two, 2, 3, 2, 2))},                       \
+        {#name, "0-dim", name##_1, ROUGH, N(SCALAR(one), SCALAR(two))},                                        \
+        {#name, "empty", name##_2, ROUGH, N(T(one, 3, 0), T(two, 3, 0))},                                      \
+        {#name, "large", name##_1, LARGE, N(T(one, 130, 1025), T(two, 130, 1025))},                            \
+        {#name, "large, each", name##_0, LARGE, N(T(one, 130, 1025), T(two, 130, 1025))}
+#define POINT_BROADCAST(name, one, two)                                                                        \
+    POINT_SHAPES(name, one, two), {#name, "row", name##_1, ROUGH, N(T(one, 3, 4), T(two, 4))},                 \
+        {#name, "outer", name##_0, ROUGH, N(T(one, 2, 1, 4), T(two, 3, 1))}
+    POINT_BROADCAST(mse_loss, IN_REAL, IN_REAL),
+    POINT_BROADCAST(l1_loss, IN_POSITIVE, IN_NEGATIVE),
+    POINT_BROADCAST(smooth_l1_loss, IN_REAL, IN_ODD),
+    POINT_BROADCAST(huber_loss, IN_REAL, IN_ODD),
+    POINT_SHAPES(binary_cross_entropy, IN_UNIT, IN_UNIT),
+    {"binary_cross_entropy", "weighted", bce_weighted, ROUGH, N(T(IN_UNIT, 3, 4), T(IN_UNIT, 3, 4), T(IN_MASK, 4))},
+    POINT_SHAPES(binary_cross_entropy_with_logits, IN_REAL, IN_UNIT),
+    {"binary_cross_entropy_with_logits", "weighted", logits_weighted, ROUGH,
+     N(T(IN_REAL, 3, 4), T(IN_UNIT, 3, 4), T(IN_MASK, 3, 1), T(IN_WEIGHT, 4))},
+    POINT_BROADCAST(kl_div, IN_REAL, IN_UNIT),
+    {"kl_div", "logarithms, batch", kl_log, ROUGH, N(T(IN_REAL, 3, 4), T(IN_REAL, 3, 4))},
+    POINT_BROADCAST(poisson_nll_loss, IN_POSITIVE, IN_POSITIVE),
+    {"poisson_nll_loss", "logarithm, full", poisson_log_full, ROUGH, N(T(IN_REAL, 3, 4), T(IN_ODD, 3, 4))},
+    {"poisson_nll_loss", "full", poisson_full, ROUGH, N(T(IN_POSITIVE, 3, 4), T(IN_ODD, 4))},
+    POINT_SHAPES(hinge_embedding_loss, IN_REAL, IN_SIGN),
+    {"margin_ranking_loss", "mean", margin_ranking_loss_1, ROUGH,
+     N(T(IN_REAL, 3, 4), T(IN_REAL, 3, 4), T(IN_SIGN, 3, 4))},
+    {"margin_ranking_loss", "each, row of targets", margin_ranking_loss_0, ROUGH,
+     N(T(IN_REAL, 3, 4), T(IN_REAL, 4), T(IN_SIGN, 4))},
+    {"margin_ranking_loss", "sum, 4-D", margin_ranking_loss_2, ROUGH,
+     N(T(IN_REAL, 2, 3, 2, 2), T(IN_REAL, 2, 3, 2, 2), T(IN_SIGN, 2, 3, 2, 2))},
+    {"margin_ranking_loss", "large", margin_ranking_loss_1, LARGE,
+     N(T(IN_REAL, 130, 1025), T(IN_REAL, 130, 1025), T(IN_SIGN, 130, 1025))},
+    POINT_BROADCAST(soft_margin_loss, IN_REAL, IN_REAL),
+    {"cosine_margin", "mean", cosine_row, ROUGH, N(T(IN_UNIT, 3, 4), T(IN_SIGN, 3, 4))},
+    {"loss_slope", "alike", slope_of, ROUGH, N(T(IN_REAL, 3, 4), T(IN_REAL, 3, 4), T(IN_REAL, 3, 4))},
+    {"loss_slope", "one dy", slope_of, ROUGH, N(SCALAR(IN_REAL), T(IN_REAL, 3, 4), T(IN_REAL, 4))},
+    {"cosine_embedding_loss", "[3,4]", cosine_mean, COMPOSITE | ROUGH,
+     N(T(IN_REAL, 3, 4), T(IN_REAL, 3, 4), T(IN_SIGN, 3))},
+    {"triplet_margin_loss", "p = 2", triplet_2, COMPOSITE | ROUGH,
+     N(T(IN_REAL, 3, 4), T(IN_POSITIVE, 3, 4), T(IN_NEGATIVE, 3, 4))},
+    {"triplet_margin_loss", "p = 3, swapped", triplet_3, COMPOSITE | ROUGH,
+     N(T(IN_REAL, 2, 3), T(IN_POSITIVE, 2, 3), T(IN_NEGATIVE, 2, 3))},
+    {"multi_margin_loss", "mean", margin_1, ONCE | ROUGH, N(T(IN_REAL, 4, 5), T(IN_INDEX, 4))},
+    {"multi_margin_loss", "[C]", margin_1, ONCE | ROUGH, N(T(IN_REAL, 5), SCALAR(IN_INDEX))},
+    {"multi_margin_loss", "squares, weighted, each", margin_2, ONCE | ROUGH,
+     N(T(IN_REAL, 4, 5), T(IN_INDEX32, 4), T(IN_WEIGHT, 5))},
+    {"multi_margin_loss", "large", margin_1, ONCE | LARGE, N(T(IN_REAL, 3000, 5), T(IN_INDEX, 3000))},
+    {"multilabel_margin_loss", "mean", labels_mean, ONCE | ROUGH, N(T(IN_ODD, 4, 5), T(IN_INDEX, 4, 5))},
+    {"multilabel_margin_loss", "each", labels_none, ONCE | ROUGH, N(T(IN_ODD, 4, 5), T(IN_INDEX, 4, 5))},
+    {"ctc_loss", "mean", ctc_mean, ONCE | ROUGH, N(T(IN_REAL, 6, 3, 6), T(IN_INDEX, 3, 2))},
+    {"ctc_loss", "each", ctc_none, ONCE | ROUGH, N(T(IN_REAL, 7, 2, 6), T(IN_INDEX32, 2, 3))},
+    {"ctc_loss", "large", ctc_none, ONCE | LARGE, N(T(IN_REAL, 60, 5, 6), T(IN_INDEX, 5, 20))},
     {"embedding", "[2,3]", do_embedding, ROUGH, N(T(IN_REAL, 5, 3), T(IN_INDEX, 2, 3))},
     {"embedding", "int32", do_embedding, ROUGH, N(T(IN_REAL, 5, 2), T(IN_INDEX32, 4))},
     {"embedding", "0-dim", do_embedding, 0, N(T(IN_REAL, 5, 3), SCALAR(IN_INDEX))},
@@ -600,8 +733,8 @@ const sample samples[] = {
      N(T(IN_REAL, 1, 2, 3, 2), T(IN_REAL, 1, 2, 4, 2), T(IN_REAL, 1, 2, 4, 2), T(IN_MASK, 1, 1, 3, 4))},
     {"attention", "dropout", attend_dropout, ONCE | ROUGH,
      N(T(IN_REAL, 1, 2, 3, 2), T(IN_REAL, 1, 2, 3, 2), T(IN_REAL, 1, 2, 3, 2))},
-    {"attention", "no queries", attend, ONCE, N(T(IN_REAL, 1, 2, 0, 2), T(IN_REAL, 1, 2, 3, 2),
-                                                T(IN_REAL, 1, 2, 3, 2))},
+    {"attention", "no queries", attend, ONCE,
+     N(T(IN_REAL, 1, 2, 0, 2), T(IN_REAL, 1, 2, 3, 2), T(IN_REAL, 1, 2, 3, 2))},
     {"attention", "no keys", attend, ONCE, N(T(IN_REAL, 1, 2, 3, 2), T(IN_REAL, 1, 2, 0, 2), T(IN_REAL, 1, 2, 0, 2))},
     {"attention", "large", attend_causal, ONCE | LARGE,
      N(T(IN_REAL, 2, 4, 65, 16), T(IN_REAL, 2, 4, 65, 16), T(IN_REAL, 2, 4, 65, 16))},
@@ -625,11 +758,15 @@ static double value_of(int kind, int64_t i, int64_t n, uint64_t seed, int64_t li
     switch (kind) {
     case IN_REAL: return ((double)(u % 129) - 64) / 32;
     case IN_POSITIVE:
-    case IN_STAT: return 0.25 + (double)(u % 65) / 32;
+    case IN_STAT:
+    case IN_WEIGHT: return 0.25 + (double)(u % 65) / 32;
     case IN_UNIT: return 0.125 + (double)(u % 97) / 128;
     case IN_AWAY: return (u & 1024 ? 1 : -1) * (0.25 + (double)(u % 57) / 32);
     case IN_APART: /* 37 has no common factor with any n here: a permutation */
         return ((double)(i * 37 % (n % 37 ? n : n + 1)) - (double)(n / 2)) / 8;
+    case IN_NEGATIVE: return -0.125 - (double)(u % 65) / 32;
+    case IN_ODD: return ((double)(u % 97) - 48.5) / 32;
+    case IN_SIGN: return u & 1024 ? 1 : -1;
     case IN_MASK: return ((double)(u % 65) - 32) / 16;
     case IN_IGNORE: return i % 3 == 2 ? LKS_IGNORE_INDEX : (double)(u % (uint32_t)limit);
     case IN_BOOL: return u % 3 != 0 || i == 0;

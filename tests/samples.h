@@ -16,7 +16,11 @@ enum sample_kind {
     IN_UNIT,     /* 0.125 to 0.875 */
     IN_AWAY,     /* of both signs, at least 0.25 from 0 */
     IN_APART,    /* no two alike */
-    IN_LAST_FLOAT = IN_APART,
+    IN_NEGATIVE, /* -0.125 to -2.125 */
+    IN_ODD,      /* of both signs, no difference to IN_REAL is 0 or a multiple of 1/32 */
+    IN_LAST_FLOAT = IN_ODD,
+    IN_SIGN,    /* 1 or -1, no gradient is asked for */
+    IN_WEIGHT,  /* 0.25 to 2.25, no gradient is asked for */
     IN_MASK,    /* floating, no gradient is asked for */
     IN_STAT,    /* float32 whatever the others are, positive, no gradient */
     IN_INDEX,   /* int64 in [0, limit) */

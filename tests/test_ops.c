@@ -477,6 +477,16 @@ static int one_region(const sample *s, int table, lks_dtype lower, lks_dtype dty
     lks_autocast_begin(ctx, lower, 1, 1);
     y = forward(&c, c.leaf, c.leaves);
     if (!inside) lks_autocast_end(ctx);
+    if (policy == LKS_POLICY_ERROR) {
+        good = (lks_dtype_of(outside) == LKS_F64 && y) ||
+               (!y && lks_error_code(ctx) == LKS_ERR_UNSUPPORTED && strstr(lks_error(ctx), "_with_logits"));
+        if (inside) lks_autocast_end(ctx);
+        lks_autocast_set_table(ctx, LKS_TABLE_CPU);
+        if (!good) complain_error(ctx, s, "not refused in a region");
+        lks_error_clear(ctx);
+        lks_scope_end(ctx);
+        return good;
+    }
     lks_status st = y ? lks_backward(y, seed_for(y), 0) : LKS_ERR_ARGUMENT;
     if (inside) lks_autocast_end(ctx);
     lks_autocast_set_table(ctx, LKS_TABLE_CPU);

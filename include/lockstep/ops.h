@@ -212,15 +212,98 @@ LKS_API lks_tensor *lks_group_norm(lks_tensor *x, int64_t groups, lks_tensor *we
 LKS_API lks_tensor *lks_softmax(lks_tensor *x, int dim);
 LKS_API lks_tensor *lks_log_softmax(lks_tensor *x, int dim);
 
-enum lks_reduction { LKS_REDUCTION_NONE, LKS_REDUCTION_MEAN, LKS_REDUCTION_SUM };
+/* What a loss gives: one per element or row, their mean, their sum. BATCHMEAN (kl_div alone): the sum over the size
+ * of dim 0. MEAN_NAN: as MEAN, but NaN where nothing counts (cross_entropy and nll_loss with every target ignored),
+ * as PyTorch does it; MEAN gives 0 there, so that one empty batch spoils no average. A mean over no elements is NaN
+ * for all others by both. */
+enum lks_reduction {
+    LKS_REDUCTION_NONE,
+    LKS_REDUCTION_MEAN,
+    LKS_REDUCTION_SUM,
+    LKS_REDUCTION_BATCHMEAN,
+    LKS_REDUCTION_MEAN_NAN
+};
 #define LKS_IGNORE_INDEX (-100)
-/* logits [N, C] or [N, C, d...], target int64 [N] or [N, d...]. Loss of a row is log sum exp(x) - x[target], with
- * label_smoothing s: (1 - s) times that + s times the mean over classes. Rows whose target is ignore_index count
- * nothing. NONE: target's shape; MEAN: over rows that count (0 if none); SUM. Result is float32 for reduced logits. A
- * target outside [0, C) that is not ignore_index is an error naming row and value when the host can know it, else the
- * loss is NaN at that row. */
+/* logits [N, C] or [N, C, d...], target int64 [N] or [N, d...] (or logits [C], target []). Loss of a row is log sum
+ * exp(x) - x[target], with label_smoothing s: (1 - s) times that + s times the mean over classes. Rows whose target
+ * is ignore_index count nothing. NONE: target's shape; MEAN: over rows that count (0 if none); SUM. Result is float32
+ * for reduced logits. A target outside [0, C) that is not ignore_index is an error naming row and value when the host
+ * can know it, else the loss is NaN at that row. A floating target of the logits' shape holds probabilities: sum over
+ * c of -q[c] log softmax(x)[c] with q = (1 - s) target + s / C; MEAN is over all rows, ignore_index means nothing. A
+ * class with q = 0 adds 0 whatever its logit. It has a gradient, too. */
 LKS_API lks_tensor *lks_cross_entropy(lks_tensor *logits, lks_tensor *target, int64_t ignore_index,
                                       double label_smoothing, int reduction);
+/* The same with weight [C] (floating, or LKS_NONE): the term of class c is multiplied by weight[c], MEAN divides by
+ * the sum of the weights of the targets (probabilities: by the number of rows). weight has no gradient. */
+LKS_API lks_tensor *lks_cross_entropy_weighted(lks_tensor *logits, lks_tensor *target, lks_tensor *weight,
+                                               int64_t ignore_index, double label_smoothing, int reduction);
+/* -weight[target] x[target] for log-probabilities x [N, C], [N, C, d...] or [C]; target, weight, ignore_index, MEAN and
+ * errors as above. Result has x's dtype, as have those below. */
+LKS_API lks_tensor *lks_nll_loss(lks_tensor *x, lks_tensor *target, lks_tensor *weight, int64_t ignore_index,
+                                 int reduction);
+
+/* Pointwise losses. x and target are broadcast to each other and promoted; reduction none gives that shape. All are
+ * differentiable twice with respect to both; weights, and targets that are signs (t = 1, -1), have no gradient of their
+ * own. Means and sums are fused: no tensor of single losses is made. */
+
+/* (x - t)^2; |x - t| (gradient 0 at 0). */
+LKS_API lks_tensor *lks_mse_loss(lks_tensor *x, lks_tensor *target, int reduction);
+LKS_API lks_tensor *lks_l1_loss(lks_tensor *x, lks_tensor *target, int reduction);
+/* d = |x - t|. smooth l1: d^2 / (2 beta) where d < beta, else d - beta / 2; beta >= 0 (0: l1). Huber: d^2 / 2 where
+ * d < delta, else delta (d - delta / 2); delta > 0. */
+LKS_API lks_tensor *lks_smooth_l1_loss(lks_tensor *x, lks_tensor *target, double beta, int reduction);
+LKS_API lks_tensor *lks_huber_loss(lks_tensor *x, lks_tensor *target, double delta, int reduction);
+/* -(t log x + (1 - t) log(1 - x)) for probabilities x, target of x's shape, times weight (broadcast to x, or LKS_NONE).
+ * Logarithms are no lower than -100, the gradient divides by no less than 1e-12; x outside [0, 1] gives NaN. Refused
+ * inside a region by the CUDA table: its gradient does not fit reduced floats. */
+LKS_API lks_tensor *lks_binary_cross_entropy(lks_tensor *x, lks_tensor *target, lks_tensor *weight, int reduction);
+/* The same of sigmoid(x), without its loss of digits: (1 - t) log(1 + e^x) + p t log(1 + e^-x), times weight; p:
+ * pos_weight (broadcast to x, or LKS_NONE = 1). An infinite logit of the right sign gives 0. */
+LKS_API lks_tensor *lks_binary_cross_entropy_with_logits(lks_tensor *x, lks_tensor *target, lks_tensor *weight,
+                                                         lks_tensor *pos_weight, int reduction);
+/* t (log t - x) for log-probabilities x; log_target: target is a logarithm, too. 0 where the target's probability is 0,
+ * and so is its gradient there. */
+LKS_API lks_tensor *lks_kl_div(lks_tensor *x, lks_tensor *target, int log_target, int reduction);
+/* e^x - t x (log_input), or x - t log(x + eps); full adds t log t - t + log(2 pi t) / 2 where t > 1. */
+LKS_API lks_tensor *lks_poisson_nll_loss(lks_tensor *x, lks_tensor *target, int log_input, int full, double eps,
+                                         int reduction);
+/* t = 1: x; t = -1: max(0, margin - x); any other t: their sum. target of any dtype. */
+LKS_API lks_tensor *lks_hinge_embedding_loss(lks_tensor *x, lks_tensor *target, double margin, int reduction);
+/* max(0, -t (x1 - x2) + margin); target of any dtype, broadcast to the inputs. */
+LKS_API lks_tensor *lks_margin_ranking_loss(lks_tensor *x1, lks_tensor *x2, lks_tensor *target, double margin,
+                                            int reduction);
+/* log(1 + e^(-t x)), for any size of t x. */
+LKS_API lks_tensor *lks_soft_margin_loss(lks_tensor *x, lks_tensor *target, int reduction);
+
+/* Over classes: x [N, C] or [C]. Not differentiable twice. */
+
+/* sum over c other than target of weight[target] max(0, margin - x[target] + x[c])^p / C; p: 1 or 2; target [N] or [];
+ * out of range as in cross_entropy. */
+LKS_API lks_tensor *lks_multi_margin_loss(lks_tensor *x, lks_tensor *target, lks_tensor *weight, int p, double margin,
+                                          int reduction);
+/* target int64 of x's shape: a row lists its classes, up to the first -1. Sum over listed k and unlisted c of
+ * max(0, 1 - x[k] + x[c]) / C. */
+LKS_API lks_tensor *lks_multilabel_margin_loss(lks_tensor *x, lks_tensor *target, int reduction);
+
+/* Over the last dim of embeddings. Differentiable twice. */
+
+/* c = cosine of x1 and x2, [N, D] or [D]; target [N] or []: 1: 1 - c; -1: max(0, c - margin); any other: 0. */
+LKS_API lks_tensor *lks_cosine_embedding_loss(lks_tensor *x1, lks_tensor *x2, lks_tensor *target, double margin,
+                                              int reduction);
+/* max(0, margin + |a - p| - |a - n|), |d| = (sum |d + eps|^p)^(1/p), p > 0 (INFINITY: largest); swap: |p - n| is taken
+ * for |a - n| where it is smaller. */
+LKS_API lks_tensor *lks_triplet_margin_loss(lks_tensor *anchor, lks_tensor *positive, lks_tensor *negative,
+                                            double margin, double p, double eps, int swap, int reduction);
+
+/* Connectionist temporal classification (Graves et al., 2006). log_probs [T, N, C] (log_softmax over C), targets [N,
+ * S] int64 or int32 (padded; entries past a target's length are not read), lengths [N] int64; or [T, C], [S], [], [].
+ * NONE: minus the log of the probability of each target, [N]; MEAN: over samples, each over its target's length (at
+ * least 1). A target that cannot fit its input gives an infinite loss and a gradient of NaN, zero_infinity: 0 and 0.
+ * Labels outside [0, C), or the blank, and lengths out of range are errors, or NaN, as in cross_entropy. The gradient
+ * is that of log_probs as given, which with log_softmax comes to softmax minus posterior; not differentiable twice.
+ * The same bits at every run. */
+LKS_API lks_tensor *lks_ctc_loss(lks_tensor *log_probs, lks_tensor *targets, lks_tensor *input_lengths,
+                                 lks_tensor *target_lengths, int64_t blank, int zero_infinity, int reduction);
 
 /* --- indexing, joining ------------------------------------------------------------------------------------------- */
 

@@ -317,6 +317,39 @@ void lksi_autocast_leave(lks_context *ctx, const lksi_autocast_replay *before)
     ctx->autocast->suspended = before->suspended;
 }
 
+/* Rows that take reduced inputs and give float32 by themselves, told by attr: a copy would change nothing. sum and mean
+ * take the result's dtype, unless the caller gave one; cross_entropy always does. */
+static int widens(int op, int nin, lks_tensor *const *in, lksi_attr *attr)
+{
+    switch (op) {
+    case LKSI_OP_cross_entropy:
+    case LKSI_OP_cross_entropy_soft: return 1;
+    case LKSI_OP_sum:
+    case LKSI_OP_mean:
+        if (attr->reduce.dtype == LKS_DTYPE_NONE && lksi_autocast_eligible(in[0], LKS_F32))
+            attr->reduce.dtype = LKS_F32;
+        return 1;
+    case LKSI_OP_nll_loss:
+    case LKSI_OP_mse_loss:
+    case LKSI_OP_l1_loss:
+    case LKSI_OP_smooth_l1_loss:
+    case LKSI_OP_huber_loss:
+    case LKSI_OP_binary_cross_entropy:
+    case LKSI_OP_binary_cross_entropy_with_logits:
+    case LKSI_OP_kl_div:
+    case LKSI_OP_poisson_nll_loss:
+    case LKSI_OP_hinge_embedding_loss:
+    case LKSI_OP_margin_ranking_loss:
+    case LKSI_OP_soft_margin_loss:
+    case LKSI_OP_multi_margin_loss:
+    case LKSI_OP_multilabel_margin_loss:
+    case LKSI_OP_ctc_loss:
+        for (int i = 0; i < nin; i++) attr->loss.wide |= lksi_autocast_eligible(in[i], LKS_F32);
+        return 1;
+    }
+    return 0;
+}
+
 lks_status lksi_autocast_decide(lks_context *ctx, const char *where, int op, int nin, lks_tensor *const *in,
                                 lksi_attr *attr, lks_dtype *to)
 {
@@ -336,15 +369,7 @@ lks_status lksi_autocast_decide(lks_context *ctx, const char *where, int op, int
     case LKS_POLICY_NONE: return LKS_OK;
     case LKS_POLICY_LOWER: *to = r->dtype; return LKS_OK;
     case LKS_POLICY_FP32:
-        /* cross_entropy computes and returns float32 from reduced logits: a copy would change nothing. sum and mean
-         * take the result's dtype, unless the caller gave one. */
-        if (op == LKSI_OP_cross_entropy) return LKS_OK;
-        if (op == LKSI_OP_sum || op == LKSI_OP_mean) {
-            if (attr->reduce.dtype == LKS_DTYPE_NONE && lksi_autocast_eligible(in[0], LKS_F32))
-                attr->reduce.dtype = LKS_F32;
-            return LKS_OK;
-        }
-        *to = LKS_F32;
+        if (!widens(op, nin, in, attr)) *to = LKS_F32;
         return LKS_OK;
     case LKS_POLICY_PROMOTE: *to = widest_of(nin, in); return LKS_OK;
     default:

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * rules_nn.c - gradients of products, norms, softmax, losses, indexing, attention. Where a sealed parameter is
+ * rules_nn.c - gradients of products, norms, softmax, indexing, attention. Where a sealed parameter is
  * the target its gradient is written straight into its slot (lksi_back_slot), in the parameter's own dtype.
  */
 #include "grad/rules.h"
@@ -128,7 +128,7 @@ RULE(batch_norm)
     return measured == lks_none ? norm_back(b, LKSI_OP_batch_norm_backward) : batch_norm_of_all(b, measured);
 }
 
-/* --- softmax, losses --- */
+/* --- softmax --- */
 
 RULE(softmax)
 {
@@ -162,13 +162,6 @@ RULE(log_softmax_backward) /* dx = dy - e^y sum dy */
     lks_tensor *gp = lks_mul(b->g, p);
     GIVE(0, lks_sub(b->g, lks_sum(gp, n, &dim, 1, LKS_DTYPE_NONE)));
     GIVE(1, lks_neg(lks_mul(gp, lks_sum(dy, n, &dim, 1, LKS_DTYPE_NONE))));
-    return LKS_OK;
-}
-
-RULE(cross_entropy)
-{
-    lks_tensor *in[5] = {b->g, lksi_back_in(b, 0), lksi_back_in(b, 1), lksi_back_out(b, 1), lksi_back_out(b, 2)};
-    GIVE(0, lksi_call1(b->ctx, "cross_entropy", LKSI_OP_cross_entropy_backward, 5, in, b->attr));
     return LKS_OK;
 }
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * nn.c - public functions of products, normalisation, softmax, losses, embedding, cat; and the table as the API
- * shows it.
+ * nn.c - public functions of products, normalisation, softmax, embedding, cat; and the table as the API shows it.
  */
 #include "ops/ops.h"
 #include <lockstep/comm.h>
@@ -94,21 +93,6 @@ static lks_tensor *along(const char *where, int op, lks_tensor *x, int dim)
 
 lks_tensor *lks_softmax(lks_tensor *x, int dim) { return along("lks_softmax", LKSI_OP_softmax, x, dim); }
 lks_tensor *lks_log_softmax(lks_tensor *x, int dim) { return along("lks_log_softmax", LKSI_OP_log_softmax, x, dim); }
-
-lks_tensor *lks_cross_entropy(lks_tensor *logits, lks_tensor *target, int64_t ignore_index, double label_smoothing,
-                              int reduction)
-{
-    lks_tensor *in[2] = {logits, target}, *out[3] = {NULL, NULL, NULL};
-    lks_context *ctx = lksi_ctx(2, in);
-    if (!ctx) return NULL;
-    if (reduction < LKS_REDUCTION_NONE || reduction > LKS_REDUCTION_SUM || !(label_smoothing >= 0 && label_smoothing <= 1)) {
-        lksi_fail(&ctx->base, LKS_ERR_ARGUMENT, "lks_cross_entropy", "reduction %d, label_smoothing %g: need 0..2 and [0, 1]",
-                  reduction, label_smoothing);
-        return NULL;
-    }
-    lksi_attr attr = {.loss = {.ignore_index = ignore_index, .smoothing = label_smoothing, .reduction = reduction}};
-    return lksi_call(ctx, "lks_cross_entropy", LKSI_OP_cross_entropy, 2, in, &attr, 3, out) == LKS_OK ? out[0] : NULL;
-}
 
 lks_tensor *lks_embedding(lks_tensor *weight, lks_tensor *index)
 {

@@ -33,6 +33,8 @@ static void order_like_inputs(lksi_args *a)
         lksi_contiguous_strides(y);
 }
 
+void lksi_order_like_inputs(lksi_args *a) { order_like_inputs(a); }
+
 static lks_status do_not_broadcast(lksi_args *a, const lksi_view *x, const lksi_view *y)
 {
     char s[200], t[200];

@@ -50,6 +50,7 @@ int lksi_is_channels_last(const lksi_view *v);                /* 4-D or 5-D, cha
 void lksi_contiguous_strides(lksi_view *v);                   /* row-major strides for v->shape */
 void lksi_channels_last_strides(lksi_view *v); /* of any ndim from 3 on */
 int lksi_broadcast(const lksi_view *a, const lksi_view *b, lksi_view *out); /* 1 = fits; sets ndim and shape */
+void lksi_order_like_inputs(lksi_args *a); /* strides of out 0 (shape is set) after those of inputs of its shape */
 lks_dtype lksi_promote_views(const lksi_view *a, const lksi_view *b);       /* 0-dim tensors do not widen */
 const char *lksi_shape_text(const lksi_view *v, char *buffer, int bytes);   /* "[2,3]"; "none" if absent */
 lks_status lksi_why(lksi_args *a, lks_status code, const char *format, ...) __attribute__((format(printf, 3, 4)));

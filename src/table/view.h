@@ -40,7 +40,13 @@ typedef union lksi_attr {
     struct { int32_t mode, padding, align; } grid;
     struct { int32_t ndims; int64_t groups; double eps; } norm; /* groups: group_norm */
     struct { int32_t training; double momentum, eps; } batch_norm;
-    struct { int64_t ignore_index; double smoothing; int32_t reduction; } loss;
+    struct { /* wide: the result is float32 at least; dtype: of a gradient; kind, order: see loss.h; classes: set by infer */
+        int64_t ignore_index;
+        double smoothing;
+        int32_t reduction, wide, dtype, kind, order, flags, p;
+        double a, b, divisor;
+        int64_t classes;
+    } loss;
     struct { int64_t rows; } embedding;
     /* Element i of the tensor has counter offset + i (linear, row-major); key (seed, attempt, call). */
     struct { int64_t offset, call; double a, b; } random; /* dropout: a = p; uniform: [a, b); normal: mean a, std b */
