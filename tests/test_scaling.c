@@ -272,8 +272,8 @@ static void contract(void)
 static void blame(void)
 {
     bench b = make(LKS_SGD, LKS_F32, 3, 5);
-    int param, bucket, rank;
-    int64_t infs, nans;
+    int param = 0, bucket = 0, rank = 0;
+    int64_t infs = 0, nans = 0;
     double g[5] = {1, 1, 1, 1, 1}, bad[5] = {1, INFINITY, NAN, -INFINITY, INFINITY}, worse[5] = {NAN, NAN, 1, 1, 1};
     put_grad(b.w[0], g);
     put_grad(b.w[1], bad);
