@@ -292,6 +292,38 @@ CALL(do_sync_batch_norm)
     return y[0] ? 3 : 0;
 }
 
+CALL(do_cross_entropy_weighted)
+{
+    lks_tensor *weight = n > 2 ? x[2] : LKS_NONE;
+    return one(y, lks_cross_entropy_weighted(x[0], x[1], weight, INT(ignore), NUM(smoothing), INT(reduction)));
+}
+CALL(do_nll_loss)
+{
+    return one(y, lks_nll_loss(x[0], x[1], n > 2 ? x[2] : LKS_NONE, INT(ignore), INT(reduction)));
+}
+#define LOSS(name, ...)                                                                                        \
+    CALL(do_##name)                                                                                            \
+    {                                                                                                          \
+        NOT_USED;                                                                                              \
+        return one(y, lks_##name(__VA_ARGS__, INT(reduction)));                                                \
+    }
+LOSS(mse_loss, x[0], x[1])
+LOSS(l1_loss, x[0], x[1])
+LOSS(smooth_l1_loss, x[0], x[1], NUM(beta))
+LOSS(huber_loss, x[0], x[1], NUM(delta))
+LOSS(binary_cross_entropy, x[0], x[1], x[2])
+LOSS(binary_cross_entropy_with_logits, x[0], x[1], x[2], x[3])
+LOSS(kl_div, x[0], x[1], INT(log_target))
+LOSS(poisson_nll_loss, x[0], x[1], INT(log_input), INT(full), NUM(eps))
+LOSS(hinge_embedding_loss, x[0], x[1], NUM(margin))
+LOSS(margin_ranking_loss, x[0], x[1], x[2], NUM(margin))
+LOSS(soft_margin_loss, x[0], x[1])
+LOSS(multi_margin_loss, x[0], x[1], x[2], INT(p), NUM(margin))
+LOSS(multilabel_margin_loss, x[0], x[1])
+LOSS(cosine_embedding_loss, x[0], x[1], x[2], NUM(margin))
+LOSS(triplet_margin_loss, x[0], x[1], x[2], NUM(margin), NUM(norm), NUM(eps), INT(swap))
+LOSS(ctc_loss, lks_log_softmax(x[0], 2), x[1], x[2], x[3], INT(blank), INT(zero_infinity))
+
 /* --- indexing, attention --- */
 
 BINARY(embedding)
@@ -318,6 +350,11 @@ static const op ops[] = {
     OP(layer_norm, 0), OP(batch_norm, 0), OP(softmax, 0), OP(log_softmax, 0), OP(cross_entropy, 0),
     OP(sync_batch_norm, 0), OP(rms_norm, 0), OP(group_norm, 0), OP(reflection_pad, 0), OP(replication_pad, 0),
     OP(grid_sample, 0),
+    OP(cross_entropy_weighted, 0), OP(nll_loss, 0), OP(mse_loss, 0), OP(l1_loss, 0), OP(smooth_l1_loss, 0),
+    OP(huber_loss, 0), OP(binary_cross_entropy, 0), OP(binary_cross_entropy_with_logits, 0), OP(kl_div, 0),
+    OP(poisson_nll_loss, 0), OP(hinge_embedding_loss, 0), OP(margin_ranking_loss, 0), OP(soft_margin_loss, 0),
+    OP(multi_margin_loss, 0), OP(multilabel_margin_loss, 0), OP(cosine_embedding_loss, 0), OP(triplet_margin_loss, 0),
+    OP(ctc_loss, 0),
     OP(embedding, 0), OP(cat, EACH), OP(scaled_dot_product_attention, 0),
 };
 enum { OPS = sizeof ops / sizeof ops[0] };
