@@ -5,6 +5,7 @@
 #include "samples.h"
 #include "table/loss.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -92,6 +93,54 @@ CALL(do_dropout)
     return lks_dropout(in[0], 0.25);
 }
 
+/* --- formulas --- */
+
+UNARY(expm1)
+UNARY(log1p)
+UNARY(log2)
+UNARY(log10)
+UNARY(rsqrt)
+UNARY(reciprocal)
+UNARY(abs)
+UNARY(sign)
+UNARY(sin)
+UNARY(cos)
+UNARY(tan)
+UNARY(asin)
+UNARY(acos)
+UNARY(sinh)
+UNARY(cosh)
+UNARY(erf)
+UNARY(erfinv)
+UNARY(silu)
+CALL(do_leaky_relu) { NOT_USED; return lks_leaky_relu(in[0], 0.125); }
+CALL(do_elu) { NOT_USED; return lks_elu(in[0], 0.75); }
+CALL(do_softplus) { NOT_USED; return lks_softplus(in[0], 1.5, 2); }
+CALL(do_clamp) { NOT_USED; return lks_clamp(in[0], -0.7, 1.1); }
+CALL(pow_cube) { NOT_USED; return lks_pow_scalar(in[0], 3); }
+CALL(pow_square) { NOT_USED; return lks_pow_scalar(in[0], 2); }
+CALL(pow_root) { NOT_USED; return lks_pow_scalar(in[0], -0.5); }
+CALL(do_rpow) { NOT_USED; return lks_rpow(in[0], 1.75); }
+CALL(do_rdiv) { NOT_USED; return lks_rdiv(in[0], 1.5); }
+BINARY(pow)
+/* Shifted: in a tie the gradient is not differentiable. */
+CALL(do_maximum) { NOT_USED; return lks_maximum(in[0], lks_add_scalar(in[1], 0.015625)); }
+CALL(do_minimum) { NOT_USED; return lks_minimum(in[0], lks_add_scalar(in[1], 0.015625)); }
+BINARY(atan2)
+BINARY(prelu)
+CALL(do_addcmul) { NOT_USED; return lks_addcmul(in[0], in[1], in[2], 0.5); }
+CALL(do_addcdiv) { NOT_USED; return lks_addcdiv(in[0], in[1], in[2], -2); }
+BACKWARD(silu_backward)
+BACKWARD(prelu_weight_backward)
+#define NUMBERS(name, p, q)                                                                                    \
+    CALL(do_##name) { return row(ctx, LKSI_OP_##name, 2, in, (lksi_attr){.scalar = {.a = p, .b = q}}); }
+NUMBERS(leaky_relu_backward, 0.125, 0)
+NUMBERS(elu_backward, 0.75, 0)
+NUMBERS(softplus_backward, 1.5, 2)
+NUMBERS(clamp_backward, -0.7, 1.1)
+CALL(do_larger_backward) { return row(ctx, LKSI_OP_larger_backward, 3, in, (lksi_attr){0}); }
+CALL(do_prelu_backward) { return row(ctx, LKSI_OP_prelu_backward, 3, in, (lksi_attr){0}); }
+
 /* --- reductions --- */
 
 CALL(sum_all) { NOT_USED; return lks_sum(in[0], 0, NULL, 0, LKS_DTYPE_NONE); }
@@ -111,6 +160,48 @@ CALL(max_1) { NOT_USED; return max_of(in[0], 1, 0); }
 CALL(max_last_keep) { NOT_USED; return max_of(in[0], -1, 1); }
 CALL(max_0) { NOT_USED; return max_of(in[0], 0, 0); }
 CALL(max_every) { NOT_USED; return lks_max_all(in[0]); }
+static lks_tensor *min_of(lks_tensor *x, int dim, int keep)
+{
+    lks_tensor *y;
+    return lks_min(x, dim, keep, &y, NULL) == LKS_OK ? y : NULL;
+}
+CALL(min_1) { NOT_USED; return min_of(in[0], 1, 0); }
+CALL(min_last_keep) { NOT_USED; return min_of(in[0], -1, 1); }
+CALL(min_every) { NOT_USED; return lks_min_all(in[0]); }
+#define OVER(name, ...)                                                                                        \
+    CALL(name##_all) { NOT_USED; return lks_##name(in[0], 0, NULL, 0 __VA_ARGS__); }                           \
+    CALL(name##_1_keep) { NOT_USED; return lks_##name(in[0], 1, (int[]){1}, 1 __VA_ARGS__); }                  \
+    CALL(name##_02) { NOT_USED; return lks_##name(in[0], 2, (int[]){2, 0}, 0 __VA_ARGS__); }
+OVER(var, , 1)
+OVER(std, , 0)
+OVER(prod, , LKS_DTYPE_NONE)
+OVER(amax)
+OVER(amin)
+OVER(logsumexp)
+CALL(prod_0) { NOT_USED; return lks_prod(in[0], 1, (int[]){0}, 0, LKS_DTYPE_NONE); }
+CALL(var_0) { NOT_USED; return lks_var(in[0], 1, (int[]){0}, 0, 1); }
+CALL(norm_2) { NOT_USED; return lks_norm(in[0], 2, 0, NULL, 0); }
+CALL(norm_2_0) { NOT_USED; return lks_norm(in[0], 2, 1, (int[]){0}, 0); }
+CALL(norm_1) { NOT_USED; return lks_norm(in[0], 1, 1, (int[]){1}, 1); }
+CALL(norm_3) { NOT_USED; return lks_norm(in[0], 3, 2, (int[]){0, 2}, 0); }
+CALL(norm_half) { NOT_USED; return lks_norm(in[0], 0.5, 1, (int[]){1}, 0); }
+CALL(norm_0) { NOT_USED; return lks_norm(in[0], 0, 1, (int[]){1}, 0); }
+CALL(norm_top) { NOT_USED; return lks_norm(in[0], INFINITY, 1, (int[]){1}, 0); }
+CALL(norm_least) { NOT_USED; return lks_norm(in[0], -INFINITY, 1, (int[]){1}, 0); }
+CALL(do_dist) { NOT_USED; return lks_dist(in[0], in[1], 2); }
+CALL(do_renorm) { NOT_USED; return lks_renorm(in[0], 2, 0, 1.5); }
+CALL(normalize_1) { NOT_USED; return lks_normalize(in[0], 2, 1, 1e-12); }
+CALL(cosine_1) { NOT_USED; return lks_cosine_similarity(in[0], in[1], 1, 1e-8); }
+CALL(cumsum_1) { NOT_USED; return lks_cumsum(in[0], 1, LKS_DTYPE_NONE); }
+CALL(cumsum_last) { NOT_USED; return lks_cumsum(in[0], -1, LKS_DTYPE_NONE); }
+CALL(cumprod_1) { NOT_USED; return lks_cumprod(in[0], 1, LKS_DTYPE_NONE); }
+CALL(cumprod_last) { NOT_USED; return lks_cumprod(in[0], -1, LKS_DTYPE_NONE); }
+CALL(cumprod_back_to_front)
+{
+    return row(ctx, LKSI_OP_cumprod, 1, in, (lksi_attr){.scan = {.dim = 0, .reverse = 1, .dtype = LKS_DTYPE_NONE}});
+}
+CALL(recur_1) { NOT_USED; return lks_recurrence(in[0], in[1], 1, 0); }
+CALL(recur_last) { NOT_USED; return lks_recurrence(in[0], in[1], -1, 1); }
 CALL(index_fill_5)
 {
     return row(ctx, LKSI_OP_index_fill_backward, 2, in, (lksi_attr){.slice = {.dim = 1, .size = 5}});
@@ -454,6 +545,59 @@ const sample samples[] = {
     BOTH_SHAPES("gelu_backward", do_gelu_backward, IN_REAL, IN_REAL),
     BOTH_SHAPES("gelu_backward", do_gelu_tanh_backward, IN_REAL, IN_REAL),
     ALL_SHAPES("dropout", do_dropout, IN_REAL, 0),
+    ALL_SHAPES("expm1", do_expm1, IN_REAL, ROUGH),
+    ALL_SHAPES("log1p", do_log1p, IN_POSITIVE, 0),
+    ALL_SHAPES("log2", do_log2, IN_POSITIVE, ROUGH),
+    ALL_SHAPES("log10", do_log10, IN_POSITIVE, ROUGH),
+    ALL_SHAPES("rsqrt", do_rsqrt, IN_POSITIVE, ROUGH),
+    ALL_SHAPES("reciprocal", do_reciprocal, IN_AWAY, ROUGH),
+    ALL_SHAPES("abs", do_abs, IN_AWAY, 0),
+    ALL_SHAPES("sign", do_sign, IN_AWAY, 0),
+    ALL_SHAPES("sin", do_sin, IN_REAL, 0),
+    ALL_SHAPES("cos", do_cos, IN_REAL, 0),
+    ALL_SHAPES("tan", do_tan, IN_UNIT, ROUGH),
+    ALL_SHAPES("asin", do_asin, IN_UNIT, ROUGH),
+    ALL_SHAPES("acos", do_acos, IN_UNIT, ROUGH),
+    ALL_SHAPES("sinh", do_sinh, IN_REAL, ROUGH),
+    ALL_SHAPES("cosh", do_cosh, IN_REAL, ROUGH),
+    ALL_SHAPES("erf", do_erf, IN_REAL, ROUGH),
+    ALL_SHAPES("erfinv", do_erfinv, IN_UNIT, ROUGH),
+    ALL_SHAPES("silu", do_silu, IN_REAL, ROUGH),
+    ALL_SHAPES("leaky_relu", do_leaky_relu, IN_AWAY, 0),
+    ALL_SHAPES("elu", do_elu, IN_AWAY, ROUGH),
+    ALL_SHAPES("softplus", do_softplus, IN_REAL, ROUGH),
+    ALL_SHAPES("clamp", do_clamp, IN_REAL, 0),
+    ALL_SHAPES("pow_scalar", pow_cube, IN_REAL, ROUGH),
+    ALL_SHAPES("pow_scalar", pow_square, IN_REAL, ROUGH),
+    ALL_SHAPES("pow_scalar", pow_root, IN_POSITIVE, ROUGH),
+    ALL_SHAPES("rpow", do_rpow, IN_REAL, ROUGH),
+    ALL_SHAPES("rdiv", do_rdiv, IN_AWAY, ROUGH),
+    BOTH_SHAPES("pow", do_pow, IN_POSITIVE, IN_REAL),
+    BOTH_SHAPES("maximum", do_maximum, IN_REAL, IN_REAL),
+    BOTH_SHAPES("minimum", do_minimum, IN_REAL, IN_REAL),
+    BOTH_SHAPES("atan2", do_atan2, IN_AWAY, IN_AWAY),
+    {"prelu", "one weight", do_prelu, ROUGH, N(T(IN_AWAY, 2, 3, 2, 2), T(IN_REAL, 1))},
+    {"prelu", "channels", do_prelu, ROUGH, N(T(IN_AWAY, 2, 3, 2, 2), T(IN_REAL, 3))},
+    {"prelu", "0-dim", do_prelu, ROUGH, N(SCALAR(IN_AWAY), SCALAR(IN_REAL))},
+    {"prelu", "empty", do_prelu, 0, N(T(IN_AWAY, 0, 3), T(IN_REAL, 3))},
+    {"prelu", "large", do_prelu, LARGE, N(T(IN_AWAY, 60, 30, 70), T(IN_REAL, 30))},
+    {"addcmul", "alike", do_addcmul, ROUGH, N(T(IN_REAL, 2, 3, 2, 2), T(IN_REAL, 2, 3, 2, 2), T(IN_REAL, 2, 3, 2, 2))},
+    {"addcmul", "broadcast", do_addcmul, ROUGH, N(T(IN_REAL, 3, 4), T(IN_REAL, 4), T(IN_REAL, 3, 1))},
+    {"addcmul", "empty", do_addcmul, 0, N(T(IN_REAL, 0, 4), T(IN_REAL, 4), SCALAR(IN_REAL))},
+    {"addcmul", "large", do_addcmul, LARGE, N(T(IN_REAL, 130, 1025), T(IN_REAL, 1025), T(IN_REAL, 130, 1))},
+    {"addcdiv", "alike", do_addcdiv, ROUGH, N(T(IN_REAL, 2, 3, 2, 2), T(IN_REAL, 2, 3, 2, 2), T(IN_AWAY, 2, 3, 2, 2))},
+    {"addcdiv", "broadcast", do_addcdiv, ROUGH, N(T(IN_REAL, 4), T(IN_REAL, 3, 4), T(IN_AWAY, 3, 1))},
+    {"addcdiv", "0-dim", do_addcdiv, ROUGH, N(SCALAR(IN_REAL), SCALAR(IN_REAL), SCALAR(IN_AWAY))},
+    BOTH_SHAPES("silu_backward", do_silu_backward, IN_REAL, IN_REAL),
+    BOTH_SHAPES("leaky_relu_backward", do_leaky_relu_backward, IN_REAL, IN_MASK),
+    BOTH_SHAPES("elu_backward", do_elu_backward, IN_REAL, IN_AWAY),
+    BOTH_SHAPES("softplus_backward", do_softplus_backward, IN_REAL, IN_REAL),
+    BOTH_SHAPES("clamp_backward", do_clamp_backward, IN_REAL, IN_MASK),
+    BOTH_SHAPES("prelu_weight_backward", do_prelu_weight_backward, IN_REAL, IN_AWAY),
+    {"prelu_backward", "alike", do_prelu_backward, ROUGH, N(T(IN_REAL, 3, 4), T(IN_MASK, 3, 4), T(IN_REAL, 3, 4))},
+    {"prelu_backward", "row", do_prelu_backward, ROUGH, N(T(IN_REAL, 3, 4), T(IN_MASK, 3, 4), T(IN_REAL, 4))},
+    {"larger_backward", "alike", do_larger_backward, 0, N(T(IN_REAL, 3, 4), T(IN_MASK, 3, 4), T(IN_MASK, 3, 4))},
+    {"larger_backward", "column", do_larger_backward, 0, N(T(IN_REAL, 3, 4), T(IN_MASK, 3, 1), T(IN_MASK, 4))},
     ALL_SHAPES("sum", sum_all, IN_REAL, ROUGH),
     {"sum", "dim 1 kept", sum_1_keep, ROUGH, N(T(IN_REAL, 2, 3, 4))},
     {"sum", "dims 0 and 2", sum_02, ROUGH, N(T(IN_REAL, 2, 3, 4))},
@@ -474,6 +618,67 @@ const sample samples[] = {
     {"max", "all", max_every, 0, N(T(IN_APART, 3, 3))},
     {"max", "no rows", max_last_keep, 0, N(T(IN_APART, 0, 3))},
     {"max", "large", max_1, LARGE, N(T(IN_REAL, 70, 40, 50))},
+    {"min", "dim 1", min_1, 0, N(T(IN_APART, 2, 4, 3))},
+    {"min", "last kept", min_last_keep, 0, N(T(IN_APART, 2, 3, 4))},
+    {"min", "0-dim", min_last_keep, 0, N(SCALAR(IN_APART))},
+    {"min", "all", min_every, 0, N(T(IN_APART, 3, 3))},
+    {"min", "no rows", min_last_keep, 0, N(T(IN_APART, 0, 3))},
+    {"min", "large", min_1, LARGE, N(T(IN_REAL, 70, 40, 50))},
+    {"var", "all", var_all, ROUGH, N(T(IN_REAL, 3, 4))},
+    {"var", "dim 1 kept", var_1_keep, ROUGH, N(T(IN_REAL, 2, 3, 4))},
+    {"var", "dims 2 and 0", var_02, ROUGH, N(T(IN_REAL, 2, 3, 2, 2))},
+    {"var", "no rows", var_1_keep, 0, N(T(IN_REAL, 0, 3))},
+    {"var", "large columns", var_0, LARGE | ROUGH, N(T(IN_REAL, 3030, 70))},
+    {"var", "large", var_all, LARGE | ROUGH, N(T(IN_REAL, 200, 1025))},
+    {"std", "all", std_all, ROUGH, N(T(IN_REAL, 3, 4))},
+    {"std", "dim 1 kept", std_1_keep, ROUGH, N(T(IN_REAL, 2, 3, 4))},
+    {"std", "dims 2 and 0", std_02, ROUGH, N(T(IN_REAL, 2, 3, 4))},
+    {"prod", "all", prod_all, ROUGH, N(T(IN_AWAY, 2, 3))},
+    {"prod", "dim 1 kept", prod_1_keep, ROUGH, N(T(IN_AWAY, 2, 3, 2, 2))},
+    {"prod", "dims 2 and 0", prod_02, ROUGH, N(T(IN_AWAY, 2, 2, 2))},
+    {"prod", "0-dim", prod_all, 0, N(SCALAR(IN_REAL))},
+    {"prod", "of nothing", prod_0, 0, N(T(IN_REAL, 0, 3))},
+    {"prod", "large", prod_0, LARGE | ROUGH, N(T(IN_UNIT, 60, 3000))},
+    {"norm", "2, all", norm_2, ROUGH, N(T(IN_AWAY, 2, 3, 2, 2))},
+    {"norm", "2, columns", norm_2_0, ROUGH, N(T(IN_REAL, 4, 3))},
+    {"norm", "1", norm_1, ROUGH, N(T(IN_AWAY, 2, 3, 2))},
+    {"norm", "3", norm_3, ROUGH, N(T(IN_AWAY, 2, 3, 2))},
+    {"norm", "1/2", norm_half, ROUGH, N(T(IN_AWAY, 2, 3))},
+    {"norm", "0", norm_0, ROUGH, N(T(IN_AWAY, 2, 3))},
+    {"norm", "inf", norm_top, ROUGH, N(T(IN_AWAY, 2, 3))},
+    {"norm", "-inf", norm_least, ROUGH, N(T(IN_AWAY, 2, 3))},
+    {"norm", "0-dim", norm_2, ROUGH, N(SCALAR(IN_AWAY))},
+    {"norm", "large", norm_2, LARGE | ROUGH, N(T(IN_REAL, 200, 1025))},
+    {"norm", "large columns", norm_2_0, LARGE | ROUGH, N(T(IN_REAL, 2030, 70))},
+    {"amax", "all", amax_all, 0, N(T(IN_APART, 3, 4))},
+    {"amax", "dim 1 kept", amax_1_keep, 0, N(T(IN_APART, 2, 3, 4))},
+    {"amax", "dims 2 and 0", amax_02, 0, N(T(IN_APART, 2, 3, 4))},
+    {"amin", "all", amin_all, 0, N(T(IN_APART, 3, 4))},
+    {"amin", "dim 1 kept", amin_1_keep, 0, N(T(IN_APART, 2, 3, 4))},
+    {"amin", "dims 2 and 0", amin_02, 0, N(T(IN_APART, 2, 3, 4))},
+    {"add", "logsumexp, all", logsumexp_all, COMPOSITE | ROUGH, N(T(IN_REAL, 3, 4))},
+    {"add", "logsumexp, dim 1 kept", logsumexp_1_keep, COMPOSITE | ROUGH, N(T(IN_REAL, 2, 3, 4))},
+    {"add", "logsumexp, dims 2 and 0", logsumexp_02, COMPOSITE | ROUGH, N(T(IN_REAL, 2, 3, 4))},
+    {"dist", "row", do_dist, COMPOSITE | ROUGH, N(T(IN_REAL, 3, 4), T(IN_REAL, 4))},
+    {"renorm", "2-D", do_renorm, COMPOSITE | ROUGH, N(T(IN_AWAY, 3, 4))},
+    {"normalize", "4-D", normalize_1, COMPOSITE | ROUGH, N(T(IN_AWAY, 2, 3, 2, 2))},
+    {"cosine_similarity", "row", cosine_1, COMPOSITE | ROUGH, N(T(IN_AWAY, 3, 4), T(IN_AWAY, 4))},
+    {"cumsum", "dim 1", cumsum_1, ROUGH, N(T(IN_REAL, 2, 3, 2, 2))},
+    {"cumsum", "last", cumsum_last, ROUGH, N(T(IN_REAL, 2, 5))},
+    {"cumsum", "0-dim", cumsum_last, 0, N(SCALAR(IN_REAL))},
+    {"cumsum", "empty", cumsum_last, 0, N(T(IN_REAL, 3, 0))},
+    {"cumsum", "long", cumsum_last, LARGE | ROUGH, N(T(IN_REAL, 2, 150000))},
+    {"cumsum", "large columns", cumsum_1, LARGE | ROUGH, N(T(IN_REAL, 3, 700, 70))},
+    {"cumprod", "dim 1", cumprod_1, ROUGH, N(T(IN_AWAY, 2, 3, 2, 2))},
+    {"cumprod", "last, zeros among them", cumprod_last, ROUGH, N(T(IN_REAL, 2, 5))},
+    {"cumprod", "from the end", cumprod_back_to_front, ROUGH, N(T(IN_REAL, 4, 2))},
+    {"cumprod", "0-dim", cumprod_last, 0, N(SCALAR(IN_REAL))},
+    {"cumprod", "empty", cumprod_1, 0, N(T(IN_REAL, 3, 0))},
+    {"cumprod", "large", cumprod_last, LARGE | ROUGH, N(T(IN_UNIT, 3000, 60))},
+    {"recurrence", "dim 1", recur_1, ROUGH, N(T(IN_REAL, 2, 3, 2, 2), T(IN_REAL, 2, 3, 2, 2))},
+    {"recurrence", "from the end", recur_last, ROUGH, N(T(IN_REAL, 2, 4), T(IN_REAL, 2, 4))},
+    {"recurrence", "0-dim", recur_last, 0, N(SCALAR(IN_REAL), SCALAR(IN_REAL))},
+    {"recurrence", "empty", recur_1, 0, N(T(IN_REAL, 2, 0), T(IN_REAL, 2, 0))},
     {"index_fill_backward", "[3,1]", index_fill_5, 0, N(T(IN_REAL, 3, 1), T(IN_INDEX, 3, 1))},
     {"index_fill_backward", "empty", index_fill_5, 0, N(T(IN_REAL, 0, 1), T(IN_INDEX, 0, 1))},
     {"matmul", "[3,4] [4,2]", do_matmul, ROUGH, N(T(IN_REAL, 3, 4), T(IN_REAL, 4, 2))},

@@ -75,6 +75,55 @@ LKS_API lks_tensor *lks_sigmoid(lks_tensor *x);
 LKS_API lks_tensor *lks_relu(lks_tensor *x);
 /* x Phi(x) (Hendrycks & Gimpel, 2016); tanh_form: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))). */
 LKS_API lks_tensor *lks_gelu(lks_tensor *x, int tanh_form);
+/* Formulas; integers are computed as float32 unless it says otherwise. expm1 is exp(x) - 1, log1p is log(1 + x), rsqrt
+ * is 1 / sqrt(x). */
+LKS_API lks_tensor *lks_expm1(lks_tensor *x);
+LKS_API lks_tensor *lks_log1p(lks_tensor *x);
+LKS_API lks_tensor *lks_log2(lks_tensor *x);
+LKS_API lks_tensor *lks_log10(lks_tensor *x);
+LKS_API lks_tensor *lks_rsqrt(lks_tensor *x);
+LKS_API lks_tensor *lks_reciprocal(lks_tensor *x);
+LKS_API lks_tensor *lks_sin(lks_tensor *x);
+LKS_API lks_tensor *lks_cos(lks_tensor *x);
+LKS_API lks_tensor *lks_tan(lks_tensor *x);
+LKS_API lks_tensor *lks_asin(lks_tensor *x);
+LKS_API lks_tensor *lks_acos(lks_tensor *x);
+LKS_API lks_tensor *lks_sinh(lks_tensor *x);
+LKS_API lks_tensor *lks_cosh(lks_tensor *x);
+LKS_API lks_tensor *lks_erf(lks_tensor *x);
+/* erf(y) = x; +-inf at +-1, NaN beyond. */
+LKS_API lks_tensor *lks_erfinv(lks_tensor *x);
+/* |x|, and -1, 0 or 1 (NaN gives 0); x's dtype. The gradient of abs at 0 is 0, that of sign is 0. */
+LKS_API lks_tensor *lks_abs(lks_tensor *x);
+LKS_API lks_tensor *lks_sign(lks_tensor *x);
+/* x sigmoid(x). */
+LKS_API lks_tensor *lks_silu(lks_tensor *x);
+/* x > 0 ? x : slope x; the gradient at 0 is slope. */
+LKS_API lks_tensor *lks_leaky_relu(lks_tensor *x, double slope);
+/* x > 0 ? x : alpha (exp(x) - 1). */
+LKS_API lks_tensor *lks_elu(lks_tensor *x, double alpha);
+/* log(1 + exp(beta x)) / beta, x where beta x > threshold (PyTorch: beta 1, threshold 20). beta > 0. */
+LKS_API lks_tensor *lks_softplus(lks_tensor *x, double beta, double threshold);
+/* x > 0 ? x : weight x; weight has one element or one per channel (dim 1 of x). */
+LKS_API lks_tensor *lks_prelu(lks_tensor *x, lks_tensor *weight);
+/* min(max(x, min), max); -INFINITY or INFINITY where there is no bound; NaN stays NaN, and is refused as a bound. Keeps
+ * x's dtype (integers need whole bounds). Gradient 1 from min to max inclusive, else 0. */
+LKS_API lks_tensor *lks_clamp(lks_tensor *x, double min, double max);
+/* x^exponent. With two tensors promoted as ever; integers stay integers (they wrap; a negative power is truncated). With
+ * numbers: x^exponent (integers: whole, not negative), base^x, v / x. The gradient of x^e is 0 where e is 0; that of
+ * 0^e with e >= 0 in e is 0. */
+LKS_API lks_tensor *lks_pow(lks_tensor *x, lks_tensor *exponent);
+LKS_API lks_tensor *lks_pow_scalar(lks_tensor *x, double exponent);
+LKS_API lks_tensor *lks_rpow(lks_tensor *x, double base);
+LKS_API lks_tensor *lks_rdiv(lks_tensor *x, double v);
+/* The larger, the smaller of two; NaN wins. Integers too. A tie gives each half of the gradient. */
+LKS_API lks_tensor *lks_maximum(lks_tensor *a, lks_tensor *b);
+LKS_API lks_tensor *lks_minimum(lks_tensor *a, lks_tensor *b);
+/* The angle of (x, y), in [-pi, pi]; zeros and infinities as in C. */
+LKS_API lks_tensor *lks_atan2(lks_tensor *y, lks_tensor *x);
+/* x + value a b (integers too, with a whole value); x + value a / b. */
+LKS_API lks_tensor *lks_addcmul(lks_tensor *x, lks_tensor *a, lks_tensor *b, double value);
+LKS_API lks_tensor *lks_addcdiv(lks_tensor *x, lks_tensor *a, lks_tensor *b, double value);
 /* condition (BOOL) ? a : b, broadcast and promoted. */
 LKS_API lks_tensor *lks_where(lks_tensor *condition, lks_tensor *a, lks_tensor *b);
 /* Comparisons give BOOL; NaN compares as IEEE says. */
@@ -99,6 +148,43 @@ LKS_API lks_status lks_max(lks_tensor *x, int dim, int keepdim, lks_tensor **val
 /* Largest element of all (0-dim). */
 LKS_API lks_tensor *lks_max_all(lks_tensor *x);
 LKS_API lks_tensor *lks_argmax(lks_tensor *x, int dim, int keepdim);
+/* The same for the smallest. */
+LKS_API lks_status lks_min(lks_tensor *x, int dim, int keepdim, lks_tensor **values, lks_tensor **indices);
+LKS_API lks_tensor *lks_min_all(lks_tensor *x);
+LKS_API lks_tensor *lks_argmin(lks_tensor *x, int dim, int keepdim);
+/* Largest, smallest over several dims; NaN wins; ties share the gradient equally. Nothing to reduce: LKS_ERR_SHAPE. */
+LKS_API lks_tensor *lks_amax(lks_tensor *x, int ndims, const int *dims, int keepdim);
+LKS_API lks_tensor *lks_amin(lks_tensor *x, int ndims, const int *dims, int keepdim);
+/* Sum of squared distances from the mean over (n - correction), and its root: correction 1 is the sample variance. In
+ * float64 inside, in pieces, so that a large mean does not cancel. NaN where n - correction is not positive (infinite
+ * if the sum is not 0). Gradient of std at 0 is 0. Floats. */
+LKS_API lks_tensor *lks_var(lks_tensor *x, int ndims, const int *dims, int keepdim, double correction);
+LKS_API lks_tensor *lks_std(lks_tensor *x, int ndims, const int *dims, int keepdim, double correction);
+/* Integers and bool multiply to int64. The product of nothing is 1. The gradient is right where elements are 0. */
+LKS_API lks_tensor *lks_prod(lks_tensor *x, int ndims, const int *dims, int keepdim, lks_dtype dtype);
+/* (sum |x|^p)^(1/p); p 0: how many are not 0; INFINITY, -INFINITY: largest, smallest |x| (over nothing LKS_ERR_SHAPE,
+ * as for p < 0; otherwise the norm of nothing is 0). Gradient of the norm 0 is 0. Floats. */
+LKS_API lks_tensor *lks_norm(lks_tensor *x, double p, int ndims, const int *dims, int keepdim);
+/* BOOL; NaN counts as true. all of nothing is true, any of nothing false. */
+LKS_API lks_tensor *lks_all(lks_tensor *x, int ndims, const int *dims, int keepdim);
+LKS_API lks_tensor *lks_any(lks_tensor *x, int ndims, const int *dims, int keepdim);
+/* log sum exp(x), without overflow. Slices of -inf alone give -inf and a zero gradient. */
+LKS_API lks_tensor *lks_logsumexp(lks_tensor *x, int ndims, const int *dims, int keepdim);
+/* Norm of order p of a - b (broadcast), 0-dim. */
+LKS_API lks_tensor *lks_dist(lks_tensor *a, lks_tensor *b, double p);
+/* x / max(norm of order p along dim, eps). */
+LKS_API lks_tensor *lks_normalize(lks_tensor *x, double p, int dim, double eps);
+/* a . b / (max(|a|, eps) max(|b|, eps)) along dim of the broadcast shape, that dim removed. */
+LKS_API lks_tensor *lks_cosine_similarity(lks_tensor *a, lks_tensor *b, int dim, double eps);
+/* Each slice of x at an index of dim whose norm of order p > 0 exceeds max is scaled down to max. At least 2 dims. */
+LKS_API lks_tensor *lks_renorm(lks_tensor *x, double p, int dim, double max);
+
+/* Sums, products of all elements up to and with each along dim. Integers and bool give int64 (wrapping); dtype as in
+ * lks_sum. Carried in float64. The gradient of cumprod is right where elements are 0. */
+LKS_API lks_tensor *lks_cumsum(lks_tensor *x, int dim, lks_dtype dtype);
+LKS_API lks_tensor *lks_cumprod(lks_tensor *x, int dim, lks_dtype dtype);
+/* y_k = b_k + a_k y_{k-1} along dim, y before the first 0 (reverse: from the end). a and b of one shape, floats. */
+LKS_API lks_tensor *lks_recurrence(lks_tensor *a, lks_tensor *b, int dim, int reverse);
 
 /* --- products ----------------------------------------------------------------------------------------------------*/
 
@@ -319,6 +405,10 @@ LKS_API lks_tensor *lks_dropout(lks_tensor *x, double p);
 /* In place: uniform on [lo, hi), normal(mean, std) (Box & Muller, 1958). Floats only. */
 LKS_API lks_status lks_uniform_(lks_tensor *x, double lo, double hi);
 LKS_API lks_status lks_normal_(lks_tensor *x, double mean, double std);
+/* 1 with probability p, else 0, to 2^-24: of p's shape and dtype (floats; a constant); in place for one p, any dtype. p
+ * outside [0, 1] is LKS_ERR_ARGUMENT where the host can know it. */
+LKS_API lks_tensor *lks_bernoulli(lks_tensor *p);
+LKS_API lks_status lks_bernoulli_(lks_tensor *x, double p);
 
 /* --- attention --------------------------------------------------------------------------------------------------- */
 

@@ -324,8 +324,13 @@ static int widens(int op, int nin, lks_tensor *const *in, lksi_attr *attr)
     switch (op) {
     case LKSI_OP_cross_entropy:
     case LKSI_OP_cross_entropy_soft: return 1;
+    case LKSI_OP_cumsum:
+    case LKSI_OP_cumprod:
+        if (attr->scan.dtype == LKS_DTYPE_NONE && lksi_autocast_eligible(in[0], LKS_F32)) attr->scan.dtype = LKS_F32;
+        return 1;
     case LKSI_OP_sum:
     case LKSI_OP_mean:
+    case LKSI_OP_prod:
         if (attr->reduce.dtype == LKS_DTYPE_NONE && lksi_autocast_eligible(in[0], LKS_F32))
             attr->reduce.dtype = LKS_F32;
         return 1;

@@ -5,7 +5,7 @@
  * one dtype go straight to the loop. Compiled once per ISA.
  */
 #include "cpu/block.h"
-#include "table/math.h"
+#include "table/scalar.h"
 
 /* y, a, b, c: n contiguous elements of the compute type. y may be one of the inputs, never overlaps otherwise. */
 typedef void (*loop)(void *y, const void *a, const void *b, const void *c, int64_t n, const lksi_attr *attr);
@@ -128,6 +128,58 @@ BINARY(gelu_erf_backward_f32, float, float, x * lksi_gelu_slopef(z))
 BINARY(gelu_erf_backward_f64, double, double, x * lksi_gelu_slope(z))
 BINARY(gelu_tanh_backward_f32, float, float, x * lksi_gelu_tanh_slopef(z))
 BINARY(gelu_tanh_backward_f64, double, double, x * lksi_gelu_tanh_slope(z))
+
+/* Formulas of scalar.def: by the number of inputs, with numbers or without. */
+#define SCALAR_LOOP(NAME, T, CALL)                                                                             \
+    static void NAME(void *y_, const void *a_, const void *b_, const void *c_, int64_t n, const lksi_attr *attr) \
+    {                                                                                                          \
+        T *y = y_;                                                                                             \
+        const T *p = a_, *q = b_, *r = c_;                                                                     \
+        const T a = number_##T(attr->scalar.a), b = number_##T(attr->scalar.b);                                \
+        (void)q, (void)r, (void)a, (void)b;                                                                    \
+        _Pragma("GCC ivdep") for (int64_t i = 0; i < n; i++) y[i] = CALL;                                      \
+    }
+static float number_float(double v) { return (float)v; }
+static double number_double(double v) { return v; }
+static int64_t number_int64_t(double v)
+{
+    return v >= 0x1p63 ? INT64_MAX : v <= -0x1p63 ? INT64_MIN : (int64_t)v;
+}
+#define SCALAR_10(f) f(p[i])
+#define SCALAR_11(f) f(p[i], a, b)
+#define SCALAR_20(f) f(p[i], q[i])
+#define SCALAR_21(f) f(p[i], q[i], a, b)
+#define SCALAR_30(f) f(p[i], q[i], r[i])
+#define SCALAR_31(f) f(p[i], q[i], r[i], a, b)
+#define SCALAR_INT_0(name, CALL)
+#define SCALAR_INT_1(name, CALL) SCALAR_LOOP(name##_i64, int64_t, CALL(lksi_##name##i))
+#define SCALAR(inputs, numbers, integers, name)                                                                \
+    SCALAR_LOOP(name##_f32, float, SCALAR_##inputs##numbers(lksi_##name##f))                                   \
+    SCALAR_LOOP(name##_f64, double, SCALAR_##inputs##numbers(lksi_##name))                                     \
+    SCALAR_INT_##integers(name, SCALAR_##inputs##numbers)
+#include "table/scalar.def"
+
+/* Arguments of many turns are rare: a block with one is left to libm. */
+#define TURN(name)                                                                                             \
+    static void name##_f32(void *y_, const void *a_, const void *b_, const void *c_, int64_t n, const lksi_attr *attr) \
+    {                                                                                                          \
+        (void)b_, (void)c_, (void)attr;                                                                        \
+        float *y = y_;                                                                                         \
+        const float *p = a_;                                                                                   \
+        int far = 0;                                                                                           \
+        for (int64_t i = 0; i < n; i++) far |= lksi_absf(p[i]) > LKSI_TURN_LIMIT;                              \
+        if (far) {                                                                                             \
+            for (int64_t i = 0; i < n; i++) y[i] = (float)name((double)p[i]);                                  \
+        } else {                                                                                               \
+            _Pragma("GCC ivdep") for (int64_t i = 0; i < n; i++) y[i] = lksi_##name##f(p[i]);                  \
+        }                                                                                                      \
+    }
+TURN(sin)
+TURN(cos)
+TURN(tan)
+UNARY(sin_f64, double, sin(x))
+UNARY(cos_f64, double, cos(x))
+UNARY(tan_f64, double, tan(x))
 
 /* --- driver ------------------------------------------------------------------------------------------------------- */
 
@@ -264,7 +316,8 @@ static int direct(const lksi_args *a, const loops *l)
         for (int d = 0; d < v->ndim; d++)
             if (v->shape[d] != y->shape[d] || v->stride[d] != y->stride[d]) return 0;
     }
-    if (n > 0) l->of[cls](y->data, x->data, a->nin > 1 ? a->in[1].data : NULL, NULL, n, &a->attr);
+    if (n > 0) l->of[cls](y->data, x->data, a->nin > 1 ? a->in[1].data : NULL,
+                        a->nin > 2 ? a->in[2].data : NULL, n, &a->attr);
     return 1;
 }
 
@@ -296,10 +349,18 @@ KERNEL(sqrt, FLOATS(sqrt))
 KERNEL(tanh, FLOATS(tanh))
 KERNEL(sigmoid, FLOATS(sigmoid))
 KERNEL(relu, ALL(relu))
+KERNEL(sin, FLOATS(sin))
+KERNEL(cos, FLOATS(cos))
+KERNEL(tan, FLOATS(tan))
 KERNEL(sqrt_backward, FLOATS(sqrt_backward))
 KERNEL(tanh_backward, FLOATS(tanh_backward))
 KERNEL(sigmoid_backward, FLOATS(sigmoid_backward))
 KERNEL(relu_backward, FLOATS(relu_backward))
+
+#define SCALAR_TYPES_0 FLOATS
+#define SCALAR_TYPES_1 ALL
+#define SCALAR(inputs, numbers, integers, name) KERNEL(name, SCALAR_TYPES_##integers(name))
+#include "table/scalar.def"
 
 #define COMPARISON(name)                                                                                       \
     LKSI_KERNEL(name)                                                                                          \

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * random.c - uniform and normal fills, dropout. Element i of a tensor in row-major order, whatever its strides, takes
- * the numbers of counter offset + i (base/philox.h), so splits, threads and memory order change nothing. Dropout
- * compares the 24-bit number in every dtype, so its mask is the same in every precision. Compiled once per ISA.
+ * random.c - uniform and normal fills, dropout, bernoulli. Element i of a tensor in row-major order, whatever its
+ * strides, takes the numbers of counter offset + i (base/philox.h), so splits, threads and memory order change nothing.
+ * Dropout compares the 24-bit number in every dtype, so its mask is the same in every precision. Compiled once per ISA.
  */
 #include "cpu/block.h"
 #include "table/math.h"
@@ -14,6 +14,7 @@ typedef struct draw {
     double a, b;          /* as in the attributes */
     double low, high;     /* uniform: smallest and largest number of the dtype inside */
     uint32_t limit;       /* dropout: keep where the 24-bit number is not below */
+    int bad;              /* bernoulli: set by any thread */
 } draw;
 
 enum { WORDS = LKSI_BLOCK + 8 };
@@ -210,5 +211,46 @@ LKSI_KERNEL(dropout)
     begin_draw(&d, a, y, cls);
     d.limit = (uint32_t)ceil(d.a * 0x1p24); /* u >= p: the least 24-bit number that is kept */
     lksi_parallel(cpu, n, LKSI_GRAIN / 4, cls == LKSI_CLASS_F64 ? dropout_f64 : dropout_f32, &d);
+    return LKS_OK;
+}
+
+/* --- bernoulli ---------------------------------------------------------------------------------------------------- */
+
+/* 1 where the 24-bit number is below p. */
+#define BERNOULLI(T, NAME)                                                                                     \
+    static void NAME(void *arg, int64_t begin, int64_t end, int worker)                                        \
+    {                                                                                                          \
+        (void)worker;                                                                                          \
+        draw *d = arg;                                                                                         \
+        lksi_block in, buf;                                                                                    \
+        _Alignas(64) uint32_t room[WORDS];                                                                     \
+        int bad = 0;                                                                                           \
+        for (int64_t at = begin; at < end; at += LKSI_BLOCK) {                                                 \
+            int64_t n = end - at < LKSI_BLOCK ? end - at : LKSI_BLOCK;                                         \
+            const uint32_t *w = words(d, d->offset + (uint64_t)at, n, 1, room);                                \
+            const T *p = lksi_operand_load(&d->in, at, n, in.bytes);                                           \
+            T *y = lksi_operand_direct(&d->out, at), *to = y ? y : (void *)buf.bytes;                          \
+            for (int64_t i = 0; i < n; i++) {                                                                  \
+                bad |= !(p[i] >= 0 && p[i] <= 1);                                                              \
+                to[i] = (T)(int32_t)(w[i] >> 8) < p[i] * (T)0x1p24 ? 1 : 0;                                    \
+            }                                                                                                  \
+            if (!y) lksi_operand_store(&d->out, at, n, to);                                                    \
+        }                                                                                                      \
+        if (bad) __atomic_store_n(&d->bad, 1, __ATOMIC_RELAXED);                                               \
+    }
+BERNOULLI(float, bernoulli_f32)
+BERNOULLI(double, bernoulli_f64)
+
+LKSI_KERNEL(bernoulli)
+{
+    const lksi_view *y = &a->out[0];
+    int64_t n = lksi_count(y);
+    if (n == 0) return LKS_OK;
+    draw d;
+    int cls = lksi_class_of[y->dtype];
+    begin_draw(&d, a, y, cls);
+    d.bad = 0;
+    lksi_parallel(cpu, n, LKSI_GRAIN / 4, cls == LKSI_CLASS_F64 ? bernoulli_f64 : bernoulli_f32, &d);
+    if (d.bad) return lksi_kernel_why(a, LKS_ERR_ARGUMENT, "a probability is outside [0, 1], or NaN");
     return LKS_OK;
 }

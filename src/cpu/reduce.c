@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * reduce.c - sum, mean, max, argmax, index_fill_backward. Dims are put in the order of the input's memory and merged;
- * then either a reduced dim is innermost (rows are summed) or a kept one (rows are added to each other, column by
- * column). Work is split into blocks of a fixed size and their results are combined in a fixed order, so the number of
- * threads changes nothing. Compiled once per ISA.
+ * reduce.c - sum, mean, max, min, argmax, index_fill_backward; through stat_core.h var, prod, norm and the like. Dims
+ * are put in the order of the input's memory and merged; then either a reduced dim is innermost (rows are summed) or a
+ * kept one (rows are added to each other, column by column). Work is split into blocks of a fixed size and their results
+ * are combined in a fixed order, so the number of threads changes nothing. Compiled once per ISA.
  */
 #include "cpu/block.h"
+#include <math.h>
 
 #define SUM_BLOCK 4096    /* elements of a row summed in lanes */
 #define SUM_TILE 512      /* columns */
@@ -93,6 +94,7 @@ static inline void odometer_next(odometer *o)
 #define IS_NAN(x) lksi_is_nan_f32(x)
 #define SUM 1
 #define MAX 1
+#define ABOVE(a, b) ((a) > (b))
 #include "cpu/reduce_core.h"
 
 #define T double
@@ -102,6 +104,7 @@ static inline void odometer_next(odometer *o)
 #define IS_NAN(x) lksi_is_nan_f64(x)
 #define SUM 1
 #define MAX 1
+#define ABOVE(a, b) ((a) > (b))
 #include "cpu/reduce_core.h"
 
 /* Integers: sums wrap, so they are unsigned; largest elements are signed. */
@@ -118,6 +121,36 @@ static inline void odometer_next(odometer *o)
 #define IS_NAN(x) 0
 #define SUM 0
 #define MAX 1
+#define ABOVE(a, b) ((a) > (b))
+#include "cpu/reduce_core.h"
+
+#define T float
+#define NAME(x) x##_min_f32
+#define LANES 32
+#define BITS int32_t
+#define IS_NAN(x) lksi_is_nan_f32(x)
+#define SUM 0
+#define MAX 1
+#define ABOVE(a, b) ((a) < (b))
+#include "cpu/reduce_core.h"
+
+#define T double
+#define NAME(x) x##_min_f64
+#define LANES 16
+#define BITS int64_t
+#define IS_NAN(x) lksi_is_nan_f64(x)
+#define SUM 0
+#define MAX 1
+#define ABOVE(a, b) ((a) < (b))
+#include "cpu/reduce_core.h"
+
+#define T int64_t
+#define NAME(x) x##_min_i64
+#define LANES 0
+#define IS_NAN(x) 0
+#define SUM 0
+#define MAX 1
+#define ABOVE(a, b) ((a) < (b))
 #include "cpu/reduce_core.h"
 
 /* Sorts and merges x's dims; mask: the reduced ones. out, index: outputs with those dims removed or of size 1, or NULL.
@@ -253,7 +286,8 @@ static lks_status sum_or_mean(lksi_cpu *cpu, const lksi_args *a, int mean)
 LKSI_KERNEL(sum) { return sum_or_mean(cpu, a, 0); }
 LKSI_KERNEL(mean) { return sum_or_mean(cpu, a, 1); }
 
-static lks_status max_along(lksi_cpu *cpu, const lksi_args *a, const lksi_view *values, const lksi_view *index)
+static lks_status extreme_along(lksi_cpu *cpu, const lksi_args *a, int min, const lksi_view *values,
+                                const lksi_view *index)
 {
     reduction r;
     lks_status s;
@@ -265,12 +299,42 @@ static lks_status max_along(lksi_cpu *cpu, const lksi_args *a, const lksi_view *
         r.store = LKSI_LOCAL(store)[cls][values->dtype];
     }
     r.index = index->data;
-    s = cls == LKSI_CLASS_F32 ? max_f32(cpu, &r) : cls == LKSI_CLASS_F64 ? max_f64(cpu, &r) : max_i64(cpu, &r);
+    if (min)
+        s = cls == LKSI_CLASS_F32   ? max_min_f32(cpu, &r)
+            : cls == LKSI_CLASS_F64 ? max_min_f64(cpu, &r)
+                                    : max_min_i64(cpu, &r);
+    else
+        s = cls == LKSI_CLASS_F32 ? max_f32(cpu, &r) : cls == LKSI_CLASS_F64 ? max_f64(cpu, &r) : max_i64(cpu, &r);
     return s == LKS_OK ? s : lksi_kernel_why(a, s, "no memory for partial results");
 }
 
-LKSI_KERNEL(max) { return max_along(cpu, a, &a->out[0], &a->out[1]); }
-LKSI_KERNEL(argmax) { return max_along(cpu, a, NULL, &a->out[0]); }
+LKSI_KERNEL(max) { return extreme_along(cpu, a, 0, &a->out[0], &a->out[1]); }
+LKSI_KERNEL(min) { return extreme_along(cpu, a, 1, &a->out[0], &a->out[1]); }
+LKSI_KERNEL(argmax) { return extreme_along(cpu, a, 0, NULL, &a->out[0]); }
+
+#include "cpu/stat_core.h"
+
+static const double nothing = __builtin_nan("");
+static int whole(const lksi_args *a) { return lksi_class_of[a->out[0].dtype] == LKSI_CLASS_I64; }
+
+LKSI_KERNEL(var) { return stat_reduce(cpu, a, STAT_VAR, a->attr.reduce.p, nothing); }
+LKSI_KERNEL(std) { return stat_reduce(cpu, a, STAT_STD, a->attr.reduce.p, nothing); }
+LKSI_KERNEL(prod) { return stat_reduce(cpu, a, whole(a) ? STAT_INT_PROD : STAT_PROD, 0, 1); }
+LKSI_KERNEL(amax) { return stat_reduce(cpu, a, whole(a) ? STAT_INT_MAX : STAT_MAX, 0, nothing); }
+LKSI_KERNEL(amin) { return stat_reduce(cpu, a, whole(a) ? STAT_INT_MIN : STAT_MIN, 0, nothing); }
+LKSI_KERNEL(all) { return stat_reduce(cpu, a, STAT_ALL, 0, 1); }
+LKSI_KERNEL(any) { return stat_reduce(cpu, a, STAT_ANY, 0, 0); }
+LKSI_KERNEL(norm)
+{
+    double p = a->attr.reduce.p;
+    enum stat what = p == 2   ? STAT_ROOT
+                     : p == 1 ? STAT_SUM_ABS
+                     : p == 0 ? STAT_COUNT
+                     : p == HUGE_VAL  ? STAT_MAX_ABS
+                     : p == -HUGE_VAL ? STAT_MIN_ABS
+                                      : STAT_POWER;
+    return stat_reduce(cpu, a, what, p, 0);
+}
 
 /* --- index_fill_backward ------------------------------------------------------------------------------------------ */
 

@@ -2,7 +2,7 @@
  *
  * reduce_core.h - sums and maxima in one compute type. Included by reduce.c once per type with
  *   T type, NAME(x) x with the type's suffix, LANES 128 bytes of T (0: no vectors), BITS an integer like T, IS_NAN(x),
- *   SUM, MAX: which half is wanted
+ *   SUM, MAX: which half is wanted; ABOVE(a, b): a is the one that max looks for (min is the other way)
  * The order of additions depends on shape and strides only: lanes within a block, blocks by pairs.
  */
 
@@ -297,23 +297,23 @@ static void NAME(block_max)(NAME(best) *best, const T *x, int64_t n, int64_t bas
 #pragma GCC unroll 2
             for (int v = 0; v < 2; v++) {
                 NAME(vec) y = *(const NAME(vec) *)(const void *)(x + i + v * PER);
-                NAME(mask) more = (NAME(mask))(y > top[v]);
+                NAME(mask) more = (NAME(mask))(ABOVE(y, top[v]));
                 odd[v] |= (NAME(mask))(y != y);
                 top[v] = (NAME(vec))(((NAME(mask))y & more) | ((NAME(mask))top[v] & ~more));
             }
         }
         for (int v = 0; v < 2; v++)
             for (int j = 0; j < PER; j++) {
-                m = top[v][j] > m ? top[v][j] : m;
+                m = ABOVE(top[v][j], m) ? top[v][j] : m;
                 nan |= odd[v][j] != 0;
             }
     }
 #endif
     for (; i < n; i++) {
-        m = x[i] > m ? x[i] : m;
+        m = ABOVE(x[i], m) ? x[i] : m;
         nan |= IS_NAN(x[i]);
     }
-    if (!nan && !(m > best->value)) return;
+    if (!nan && !ABOVE(m, best->value)) return;
     for (i = 0; nan ? !IS_NAN(x[i]) : x[i] != m;) i++;
     best->value = x[i];
     best->index = base + i;
@@ -330,7 +330,7 @@ static NAME(best) NAME(row_max)(const reduction *r, const char *p, int64_t begin
         best.value = x[0];
         best.index = begin;
         for (int64_t i = 1; i < end - begin; i++) {
-            int more = (x[i] > best.value) | (IS_NAN(x[i]) & !IS_NAN(best.value));
+            int more = ABOVE(x[i], best.value) | (IS_NAN(x[i]) & !IS_NAN(best.value));
             best.value = more ? x[i] : best.value;
             best.index = more ? begin + i : best.index;
         }
@@ -385,7 +385,7 @@ static void NAME(take_larger)(T *restrict best, int32_t *restrict place, const T
 {
     for (int64_t i = 0; i < n; i++) {
         T y = x[i], b = best[i];
-        int take = (y > b) | (IS_NAN(y) & !IS_NAN(b)); /* NaN wins, the first one */
+        int take = ABOVE(y, b) | (IS_NAN(y) & !IS_NAN(b)); /* NaN wins, the first one */
         best[i] = take ? y : b;
         place[i] = take ? row : place[i];
     }
@@ -450,7 +450,7 @@ static lks_status NAME(max)(lksi_cpu *cpu, reduction *r)
         NAME(best) best = part[i * r->blocks];
         for (int64_t j = 1; j < r->blocks; j++) {
             NAME(best) next = part[i * r->blocks + j];
-            if (next.value > best.value || (IS_NAN(next.value) && !IS_NAN(best.value))) best = next;
+            if (ABOVE(next.value, best.value) || (IS_NAN(next.value) && !IS_NAN(best.value))) best = next;
         }
         NAME(put_max)(r, &k, &best);
     }
@@ -466,4 +466,5 @@ static lks_status NAME(max)(lksi_cpu *cpu, reduction *r)
 #undef LANES
 #undef BITS
 #undef IS_NAN
+#undef ABOVE
 #undef PER

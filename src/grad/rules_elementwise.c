@@ -246,7 +246,7 @@ static lks_tensor *to_index(lksi_back *b, lks_tensor *g, lks_tensor *index, int 
     return lksi_call1(b->ctx, "max", LKSI_OP_index_fill_backward, 2, in, &attr);
 }
 
-RULE(max)
+static lks_status extreme(lksi_back *b)
 {
     lksi_meta m = lksi_back_meta(b, 0);
     lks_tensor *g = b->g, *index = lksi_back_out(b, 1);
@@ -262,6 +262,9 @@ RULE(max)
     GIVE(0, to_index(b, g, index, dim, m.shape[dim]));
     return LKS_OK;
 }
+
+RULE(max) { return extreme(b); }
+RULE(min) { return extreme(b); }
 
 RULE(index_fill_backward) /* linear in dy: pick what was placed */
 {

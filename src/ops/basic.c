@@ -213,21 +213,24 @@ lks_status lks_set_from_host(lks_tensor *t, const void *data, int64_t bytes)
 
 /* --- reductions --- */
 
+static lks_status reduce_mask(const char *where, lks_tensor *x, int ndims, const int *dims, int32_t *mask)
+{
+    *mask = 0;
+    for (int i = 0; i < ndims && dims; i++) {
+        int d = dims[i];
+        TRY(lksi_dim(x->ctx, where, x->v.ndim, &d));
+        if (*mask >> d & 1) return lksi_fail(&x->ctx->base, LKS_ERR_ARGUMENT, where, "dim %d is named twice", d);
+        *mask |= 1 << d;
+    }
+    if (!dims || ndims == 0) *mask = (1 << x->v.ndim) - 1;
+    return LKS_OK;
+}
+
 static lks_tensor *reduce(const char *where, int op, lks_tensor *x, int ndims, const int *dims, int keepdim,
                           lks_dtype dtype)
 {
-    if (!x) return NULL;
     lksi_attr attr = {.reduce = {.keepdim = keepdim != 0, .dtype = dtype}};
-    for (int i = 0; i < ndims && dims; i++) {
-        int d = dims[i];
-        if (lksi_dim(x->ctx, where, x->v.ndim, &d)) return NULL;
-        if (attr.reduce.mask >> d & 1) {
-            lksi_fail(&x->ctx->base, LKS_ERR_ARGUMENT, where, "dim %d is named twice", d);
-            return NULL;
-        }
-        attr.reduce.mask |= 1 << d;
-    }
-    if (!dims || ndims == 0) attr.reduce.mask = (1 << x->v.ndim) - 1;
+    if (!x || reduce_mask(where, x, ndims, dims, &attr.reduce.mask)) return NULL;
     return lksi_call1(x->ctx, where, op, 1, &x, &attr);
 }
 
@@ -241,6 +244,45 @@ lks_tensor *lks_mean(lks_tensor *x, int ndims, const int *dims, int keepdim, lks
     return reduce("lks_mean", LKSI_OP_mean, x, ndims, dims, keepdim, dtype);
 }
 
+/* p: exponent of a norm, correction. */
+static lks_tensor *reduce_p(const char *where, int op, lks_tensor *x, int ndims, const int *dims, int keepdim,
+                            lks_dtype dtype, double p)
+{
+    lksi_attr attr = {.reduce = {.keepdim = keepdim != 0, .dtype = dtype, .p = p}};
+    if (!x || reduce_mask(where, x, ndims, dims, &attr.reduce.mask)) return NULL;
+    return lksi_call1(x->ctx, where, op, 1, &x, &attr);
+}
+
+lks_tensor *lks_var(lks_tensor *x, int ndims, const int *dims, int keepdim, double correction)
+{
+    return reduce_p("lks_var", LKSI_OP_var, x, ndims, dims, keepdim, LKS_DTYPE_NONE, correction);
+}
+
+lks_tensor *lks_std(lks_tensor *x, int ndims, const int *dims, int keepdim, double correction)
+{
+    return reduce_p("lks_std", LKSI_OP_std, x, ndims, dims, keepdim, LKS_DTYPE_NONE, correction);
+}
+
+lks_tensor *lks_prod(lks_tensor *x, int ndims, const int *dims, int keepdim, lks_dtype dtype)
+{
+    return reduce("lks_prod", LKSI_OP_prod, x, ndims, dims, keepdim, dtype);
+}
+
+lks_tensor *lks_norm(lks_tensor *x, double p, int ndims, const int *dims, int keepdim)
+{
+    return reduce_p("lks_norm", LKSI_OP_norm, x, ndims, dims, keepdim, LKS_DTYPE_NONE, p);
+}
+
+#define REDUCE(name)                                                                                           \
+    lks_tensor *lks_##name(lks_tensor *x, int ndims, const int *dims, int keepdim)                             \
+    {                                                                                                          \
+        return reduce("lks_" #name, LKSI_OP_##name, x, ndims, dims, keepdim, LKS_DTYPE_NONE);                  \
+    }
+REDUCE(amax)
+REDUCE(amin)
+REDUCE(all)
+REDUCE(any)
+
 lks_tensor *lksi_sum_to(lks_tensor *g, int ndim, const int64_t *shape)
 {
     if (!g) return NULL;
@@ -251,18 +293,29 @@ lks_tensor *lksi_sum_to(lks_tensor *g, int ndim, const int64_t *shape)
     return lksi_reshape_like(g, ndim, shape);
 }
 
-lks_status lks_max(lks_tensor *x, int dim, int keepdim, lks_tensor **values, lks_tensor **indices)
+static lks_status extreme(const char *where, int op, lks_tensor *x, int dim, int keepdim, lks_tensor **values,
+                          lks_tensor **indices)
 {
     lks_tensor *out[2] = {NULL, NULL};
     *values = NULL;
     if (indices) *indices = NULL;
     if (!x) return LKS_ERR_ARGUMENT;
-    if (x->v.ndim) TRY(lksi_dim(x->ctx, "lks_max", x->v.ndim, &dim));
+    if (x->v.ndim) TRY(lksi_dim(x->ctx, where, x->v.ndim, &dim));
     lksi_attr attr = {.dim = {.dim = dim, .keepdim = keepdim != 0}};
-    TRY(lksi_call(x->ctx, "lks_max", LKSI_OP_max, 1, &x, &attr, 2, out));
+    TRY(lksi_call(x->ctx, where, op, 1, &x, &attr, 2, out));
     *values = out[0];
     if (indices) *indices = out[1];
     return LKS_OK;
+}
+
+lks_status lks_max(lks_tensor *x, int dim, int keepdim, lks_tensor **values, lks_tensor **indices)
+{
+    return extreme("lks_max", LKSI_OP_max, x, dim, keepdim, values, indices);
+}
+
+lks_status lks_min(lks_tensor *x, int dim, int keepdim, lks_tensor **values, lks_tensor **indices)
+{
+    return extreme("lks_min", LKSI_OP_min, x, dim, keepdim, values, indices);
 }
 
 lks_tensor *lks_max_all(lks_tensor *x)
@@ -271,11 +324,54 @@ lks_tensor *lks_max_all(lks_tensor *x)
     return flat && lks_max(flat, 0, 0, &y, NULL) == LKS_OK ? y : NULL;
 }
 
+lks_tensor *lks_min_all(lks_tensor *x)
+{
+    lks_tensor *flat = x ? lks_flatten(x, 0, -1) : NULL, *y;
+    return flat && lks_min(flat, 0, 0, &y, NULL) == LKS_OK ? y : NULL;
+}
+
+lks_tensor *lks_argmin(lks_tensor *x, int dim, int keepdim)
+{
+    if (!x || x == lks_none) return NULL;
+    lks_tensor *y, *index;
+    x->ctx->no_grad++;
+    lks_status s = extreme("lks_argmin", LKSI_OP_min, x, dim, keepdim, &y, &index);
+    x->ctx->no_grad--;
+    return s == LKS_OK ? index : NULL;
+}
+
 lks_tensor *lks_argmax(lks_tensor *x, int dim, int keepdim)
 {
     if (!x || (x->v.ndim && lksi_dim(x->ctx, "lks_argmax", x->v.ndim, &dim))) return NULL;
     lksi_attr attr = {.dim = {.dim = dim, .keepdim = keepdim != 0}};
     return lksi_call1(x->ctx, "lks_argmax", LKSI_OP_argmax, 1, &x, &attr);
+}
+
+/* --- along one dim --- */
+
+static lks_tensor *scan(const char *where, int op, int nin, lks_tensor *const *in, int dim, int reverse,
+                        lks_dtype dtype)
+{
+    lks_context *ctx = lksi_ctx(nin, in);
+    if (!ctx || (in[0] != lks_none && in[0]->v.ndim && lksi_dim(ctx, where, in[0]->v.ndim, &dim))) return NULL;
+    lksi_attr attr = {.scan = {.dim = dim, .reverse = reverse, .dtype = dtype}};
+    return lksi_call1(ctx, where, op, nin, in, &attr);
+}
+
+lks_tensor *lks_cumsum(lks_tensor *x, int dim, lks_dtype dtype)
+{
+    return scan("lks_cumsum", LKSI_OP_cumsum, 1, &x, dim, 0, dtype);
+}
+
+lks_tensor *lks_cumprod(lks_tensor *x, int dim, lks_dtype dtype)
+{
+    return scan("lks_cumprod", LKSI_OP_cumprod, 1, &x, dim, 0, dtype);
+}
+
+lks_tensor *lks_recurrence(lks_tensor *a, lks_tensor *b, int dim, int reverse)
+{
+    lks_tensor *in[2] = {a, b};
+    return scan("lks_recurrence", LKSI_OP_recurrence, 2, in, dim, reverse != 0, LKS_DTYPE_NONE);
 }
 
 /* --- random --- */
@@ -297,6 +393,32 @@ lks_tensor *lks_dropout(lks_tensor *x, double p)
     lksi_attr attr = {.random = {.a = p}};
     place(x->ctx, x->numel, &attr.random.offset, &attr.random.call);
     return lksi_call1(x->ctx, "lks_dropout", LKSI_OP_dropout, 1, &x, &attr);
+}
+
+lks_tensor *lks_bernoulli(lks_tensor *p)
+{
+    if (!p || p == lks_none) return NULL;
+    lksi_attr attr = {.random = {.a = 0}};
+    place(p->ctx, p->numel, &attr.random.offset, &attr.random.call);
+    p->ctx->no_grad++;
+    lks_tensor *y = lksi_call1(p->ctx, "lks_bernoulli", LKSI_OP_bernoulli, 1, &p, &attr);
+    p->ctx->no_grad--;
+    return y;
+}
+
+lks_status lks_bernoulli_(lks_tensor *x, double p)
+{
+    if (!x) return LKS_ERR_ARGUMENT;
+    TRY(writable("lks_bernoulli_", x));
+    lks_context *ctx = x->ctx;
+    if (!(p >= 0 && p <= 1))
+        return lksi_fail(&ctx->base, LKS_ERR_ARGUMENT, "lks_bernoulli_", "p is %g; it must be in [0, 1]", p);
+    TRY(lks_scope_begin(ctx));
+    lks_tensor *y = lks_full(ctx, LKS_F32, 0, NULL, p);
+    y = y ? lks_bernoulli(lks_expand(y, x->v.ndim, x->v.shape)) : NULL;
+    lks_status s = y ? lks_copy_(x, y) : ctx->base.code ? ctx->base.code : LKS_ERR_MEMORY;
+    lks_scope_end(ctx);
+    return s;
 }
 
 static lks_status fill_random(const char *where, int op, lks_tensor *x, double a, double b)

@@ -129,3 +129,57 @@ BACKWARD(tanh_backward)
 BACKWARD(sigmoid_backward)
 BACKWARD(relu_backward)
 BACKWARD(gelu_backward)
+
+/* --- formulas of scalar.def --- */
+
+UNARY(sin)
+UNARY(cos)
+UNARY(tan)
+
+static lks_dtype promoted_of_three(const lksi_args *a)
+{
+    lksi_view both;
+    both.dtype = promoted(a);
+    both.ndim = a->in[0].ndim > a->in[1].ndim ? a->in[0].ndim : a->in[1].ndim;
+    return lksi_promote_views(&both, &a->in[2]);
+}
+
+static lks_status ternary(lksi_args *a, lks_dtype dtype)
+{
+    lksi_view both;
+    if (!lksi_broadcast(&a->in[0], &a->in[1], &both)) return do_not_broadcast(a, &a->in[0], &a->in[1]);
+    if (!lksi_broadcast(&both, &a->in[2], &a->out[0])) return do_not_broadcast(a, &both, &a->in[2]);
+    a->out[0].dtype = dtype;
+    order_like_inputs(a);
+    return LKS_OK;
+}
+
+/* Integers need whole numbers; infinities stand for the smallest and largest. */
+static lks_status check_numbers(lksi_args *a, lks_dtype t)
+{
+    double v[2] = {a->attr.scalar.a, a->attr.scalar.b};
+    for (int i = 0; i < 2 && !lks_dtype_is_float(t); i++)
+        if (!integral(v[i]) && v[i] - v[i] == 0.0)
+            return lksi_why(a, LKS_ERR_ARGUMENT, "%g with %s: integers need whole numbers; cast to a float first", v[i],
+                            lks_dtype_name(t));
+    if (a->op == LKSI_OP_pow_scalar && !lks_dtype_is_float(t) && !(v[0] >= 0.0))
+        return lksi_why(a, LKS_ERR_ARGUMENT, "%s to the power %g: cast to a float first", lks_dtype_name(t), v[0]);
+    return LKS_OK;
+}
+
+static lks_status scalar(lksi_args *a, int inputs, int numbers, int integers)
+{
+    lks_dtype t = inputs == 1 ? a->in[0].dtype : inputs == 2 ? promoted(a) : promoted_of_three(a);
+    if (!integers) t = or_float(t);
+    if (integers && t == LKS_BOOL && a->op != LKSI_OP_maximum && a->op != LKSI_OP_minimum)
+        return lksi_why(a, LKS_ERR_DTYPE, "arithmetic on bool; cast it first");
+    if (numbers) {
+        lks_status s = check_numbers(a, t);
+        if (s) return s;
+    }
+    return inputs == 1 ? unary(a, t) : inputs == 2 ? binary(a, t) : ternary(a, t);
+}
+
+#define SCALAR(inputs, numbers, integers, name)                                                                \
+    lks_status lksi_infer_##name(lksi_args *a) { return scalar(a, inputs, numbers, integers); }
+#include "table/scalar.def"

@@ -52,3 +52,15 @@ lks_status lksi_infer_dropout(lksi_args *a)
         lksi_contiguous_strides(y);
     return LKS_OK;
 }
+
+lks_status lksi_infer_bernoulli(lksi_args *a)
+{
+    const lksi_view *p = &a->in[0];
+    if (!lks_dtype_is_float(p->dtype))
+        return lksi_why(a, LKS_ERR_DTYPE, "probabilities of %s; they must be floating", lks_dtype_name(p->dtype));
+    a->out[0].dtype = p->dtype;
+    a->out[0].ndim = p->ndim;
+    for (int d = 0; d < p->ndim; d++) a->out[0].shape[d] = p->shape[d];
+    lksi_contiguous_strides(&a->out[0]);
+    return LKS_OK;
+}

@@ -52,6 +52,86 @@ lks_status lksi_infer_mean(lksi_args *a)
     return LKS_OK;
 }
 
+/* --- more than a sum --- */
+
+static lks_status of_floats(lksi_args *a, const char *name)
+{
+    lks_status s = check_reduce(a);
+    if (s) return s;
+    if (!lks_dtype_is_float(a->in[0].dtype))
+        return lksi_why(a, LKS_ERR_DTYPE, "%s of %s; cast it to a float first", name, lks_dtype_name(a->in[0].dtype));
+    a->out[0].dtype = a->in[0].dtype;
+    reduced_shape(&a->out[0], &a->in[0], a->attr.reduce.mask, a->attr.reduce.keepdim);
+    return LKS_OK;
+}
+
+/* 1 if there are results, and nothing to make them of. */
+static int of_nothing(const lksi_args *a)
+{
+    const lksi_view *x = &a->in[0];
+    int none = 0;
+    for (int d = 0; d < x->ndim; d++) {
+        if (x->shape[d] == 0 && !(a->attr.reduce.mask >> d & 1)) return 0;
+        none |= x->shape[d] == 0;
+    }
+    return none;
+}
+
+lks_status lksi_infer_var(lksi_args *a) { return of_floats(a, "var"); }
+lks_status lksi_infer_std(lksi_args *a) { return of_floats(a, "std"); }
+lks_status lksi_infer_prod(lksi_args *a) { return lksi_infer_sum(a); }
+
+lks_status lksi_infer_norm(lksi_args *a)
+{
+    double p = a->attr.reduce.p;
+    char s[200];
+    if (p != p) return lksi_why(a, LKS_ERR_ARGUMENT, "a norm of order NaN");
+    if ((p < 0 || p - p != 0) && of_nothing(a))
+        return lksi_why(a, LKS_ERR_SHAPE, "the norm of order %g of nothing, %s", p,
+                        lksi_shape_text(&a->in[0], s, sizeof s));
+    return of_floats(a, "norm");
+}
+
+static lks_status extreme(lksi_args *a, lks_dtype dtype)
+{
+    char s[200];
+    lks_status st = check_reduce(a);
+    if (st) return st;
+    if (dtype != LKS_BOOL && of_nothing(a))
+        return lksi_why(a, LKS_ERR_SHAPE, "%s has no largest and no smallest element along the dims given",
+                        lksi_shape_text(&a->in[0], s, sizeof s));
+    a->out[0].dtype = dtype;
+    reduced_shape(&a->out[0], &a->in[0], a->attr.reduce.mask, a->attr.reduce.keepdim);
+    return LKS_OK;
+}
+
+lks_status lksi_infer_amax(lksi_args *a) { return extreme(a, a->in[0].dtype); }
+lks_status lksi_infer_amin(lksi_args *a) { return extreme(a, a->in[0].dtype); }
+lks_status lksi_infer_all(lksi_args *a) { return extreme(a, LKS_BOOL); }
+lks_status lksi_infer_any(lksi_args *a) { return extreme(a, LKS_BOOL); }
+
+/* dy: with the dims of mask removed, or of size 1. */
+lks_status lksi_infer_prod_backward(lksi_args *a)
+{
+    const lksi_view *x = &a->in[1];
+    lksi_view want = {0};
+    char s[200], t[200];
+    lks_status st = LKS_OK;
+    int mask = a->attr.reduce.mask;
+    if (mask < 0 || mask >> x->ndim != 0) st = LKS_ERR_ARGUMENT;
+    reduced_shape(&want, x, mask, a->attr.reduce.keepdim);
+    int same = st == LKS_OK && want.ndim == a->in[0].ndim;
+    for (int d = 0; same && d < want.ndim; d++) same = want.shape[d] == a->in[0].shape[d];
+    if (!same || !lks_dtype_is_float(x->dtype) || !lks_dtype_is_float(a->in[0].dtype))
+        return lksi_why(a, LKS_ERR_SHAPE, "dy %s is no gradient of the products of %s",
+                        lksi_shape_text(&a->in[0], s, sizeof s), lksi_shape_text(x, t, sizeof t));
+    a->out[0].dtype = lksi_promote_views(&a->in[0], x);
+    a->out[0].ndim = x->ndim;
+    for (int d = 0; d < x->ndim; d++) a->out[0].shape[d] = x->shape[d];
+    lksi_contiguous_strides(&a->out[0]);
+    return LKS_OK;
+}
+
 /* A 0-dim tensor has one element, number 0 along dim 0 or -1. */
 static lks_status check_dim(lksi_args *a)
 {
@@ -78,6 +158,8 @@ lks_status lksi_infer_max(lksi_args *a)
     a->out[1].dtype = LKS_I64;
     return LKS_OK;
 }
+
+lks_status lksi_infer_min(lksi_args *a) { return lksi_infer_max(a); }
 
 lks_status lksi_infer_argmax(lksi_args *a)
 {

@@ -26,7 +26,9 @@ typedef union lksi_attr {
     struct { double scale, shift; } affine;
     struct { double value; } fill;
     struct { int32_t dtype; } cast;
-    struct { int32_t mask, keepdim, dtype; } reduce; /* bit d of mask: dim d is reduced */
+    struct { int32_t mask, keepdim, dtype; double p; } reduce; /* bit d of mask: dim d is reduced; p: norm's, correction */
+    struct { double a, b; } scalar; /* numbers of a formula: see src/table/scalar.def */
+    struct { int32_t dim, reverse, dtype; } scan;
     struct { int32_t dim, keepdim; } dim;
     struct { int32_t tanh_form; } gelu;
     /* Windows over 1 to 3 dims: entry 2 is the last dim, dims that are not there have the neutral value. size: shape of
