@@ -3,6 +3,9 @@
  * test_ops.c - a battery over the table: each differentiable row, by its samples, in every layout, dtype, on both CPU
  * devices, at several thread counts, inside autocast regions, with memory that runs out; and calls that must be
  * refused. Values of kernels are compared with references of their own in the tests of their families.
+ *
+ * LKS_TEST_DEVICE=cuda: the same loops on that device (values against the CPU's, to rounding), for the rows whose
+ * kernels it has; LKS_TEST_ROWS=add,mul,... takes some rows only.
  */
 #include "arrays.h"
 #include "samples.h"
@@ -10,6 +13,11 @@
 
 #define THREADS 3
 static lks_context *cpu[THREADS + 1], *far;
+static lks_context *device; /* the one under test, NULL: the CPU */
+static int lacks;           /* samples that met a row without a kernel there */
+
+/* Where a check runs: the device under test, or the CPU with t threads. */
+static lks_context *on(int t) { return device ? device : cpu[t]; }
 
 /* --- one run of one sample --- */
 
@@ -131,8 +139,25 @@ static void drop_result(result *r)
     memset(r, 0, sizeof *r);
 }
 
+/* A row that the device under test has no kernel for: named once, no failure. */
+static int kernel_is_missing(lks_context *ctx)
+{
+    static char told[LKSI_OP_COUNT];
+    const char *text = lks_error(ctx), *end = strstr(text, ": there is no kernel");
+    if (ctx != device || lks_error_code(ctx) != LKS_ERR_UNSUPPORTED || !end) return 0;
+    const char *name = end;
+    while (name > text && name[-1] != ' ') name--;
+    for (int op = 0; op < LKSI_OP_COUNT; op++)
+        if (strlen(lksi_rows[op].name) == (size_t)(end - name) && !strncmp(lksi_rows[op].name, name, (size_t)(end - name)) &&
+            !told[op]++)
+            diag("no kernel on %s: %s", lks_device_name(ctx), lksi_rows[op].name);
+    lks_error_clear(ctx);
+    return 1;
+}
+
 static int complain_error(lks_context *ctx, const sample *s, const char *what)
 {
+    if (kernel_is_missing(ctx)) return 1;
     diag("%s, %s: %s: %s", s->row, s->what, what, lks_error(ctx));
     lks_error_clear(ctx);
     return 0;
@@ -178,24 +203,54 @@ static int run(lks_context *ctx, const sample *s, lks_dtype dtype, int layout, i
 
 /* --- the loop over rows --- */
 
+/* 1 if the device under test lacks a kernel for s or for its gradient. */
+static int lacking(const sample *s)
+{
+    static signed char known[1024];
+    signed char *answer = &known[(s - samples) % 1024];
+    call c;
+    lks_tensor *y;
+    if (!device || *answer) return *answer > 0;
+    lks_scope_begin(device);
+    int bad = !prepare(&c, device, s, LKS_F32, PLAIN, 0) || forward_backward(&c, &y) != LKS_OK;
+    int lack = bad && kernel_is_missing(device);
+    lks_error_clear(device);
+    lks_scope_end(device);
+    *answer = lack ? 1 : -1;
+    return lack;
+}
+
+static int wanted(const char *row)
+{
+    const char *list = getenv("LKS_TEST_ROWS"), *at = list;
+    size_t n = strlen(row);
+    if (!list || !*list) return 1;
+    for (; (at = strstr(at, row)); at += n)
+        if ((at == list || at[-1] == ',') && (at[n] == 0 || at[n] == ',')) return 1;
+    return 0;
+}
+
 static void each_row(const char *what, int (*check)(const sample *s), int large)
 {
     for (int op = 0; op < LKSI_OP_COUNT; op++) {
-        if (!lks_op_differentiable(op)) continue;
-        int n = 0, good = 1;
+        if (!lks_op_differentiable(op) || !wanted(lksi_rows[op].name)) continue;
+        int n = 0, good = 1, without = 0;
         for (int i = 0; i < sample_count; i++) {
             if (strcmp(samples[i].row, lksi_rows[op].name) || (!large && samples[i].flags & LARGE)) continue;
             n++;
-            good &= check(&samples[i]);
+            if (lacking(&samples[i])) without++;
+            else good &= check(&samples[i]);
         }
-        ok(good && n, "%s: %s, %d samples", lksi_rows[op].name, what, n);
+        lacks += without;
+        if (n && without == n) skip(1, "%s: %s: no kernel on %s", lksi_rows[op].name, what, lks_device_name(device));
+        else ok(good && n, "%s: %s, %d samples", lksi_rows[op].name, what, n - without);
     }
 }
 
 /* The sample records the row it stands for, and the strided and repeated forms have the values of the plain one. */
 static int check_layouts(const sample *s)
 {
-    lks_context *ctx = cpu[2];
+    lks_context *ctx = on(2);
     int good = 1, op = lks_op_lookup(s->row);
     call c;
     lks_scope_begin(ctx);
@@ -228,6 +283,7 @@ static int gradcheck(call *c, lks_gradcheck_fn f, int n, const char *layout)
 {
     double worst = 0;
     if (lks_gradcheck(c->ctx, f, c, n, c->leaf, 1e-6, 2e-8, &worst) == LKS_OK) return 1;
+    if (kernel_is_missing(c->ctx)) return 1; /* a sum, for the gradient of an expanded leaf */
     diag("%s, %s, %s: %s", c->s->row, c->s->what, layout, lks_error(c->ctx));
     lks_error_clear(c->ctx);
     return 0;
@@ -235,7 +291,7 @@ static int gradcheck(call *c, lks_gradcheck_fn f, int n, const char *layout)
 
 static int check_gradients(const sample *s)
 {
-    lks_context *ctx = cpu[1];
+    lks_context *ctx = on(1);
     int good = 1;
     for (int layout = PLAIN; layout <= LAYOUTS; layout++) {
         int expanded = layout == LAYOUTS;
@@ -272,7 +328,7 @@ static lks_tensor *gradient_of(void *user, lks_tensor *const *leaf, int n)
 
 static int check_second(const sample *s)
 {
-    lks_context *ctx = cpu[1];
+    lks_context *ctx = on(1);
     int good = 1;
     for (int form = 0; form < 3; form++) {
         call c;
@@ -349,7 +405,7 @@ static int check_dtypes(const sample *s)
             if (!sample_has_layout(s, layout)) continue;
             char how[80];
             snprintf(how, sizeof how, "%s %s", lks_dtype_name(dtypes[i]), layout_names[layout]);
-            good &= run(cpu[2], s, dtypes[i], layout, 0, 1, &got) && near(s, &got, &want, unit_of(dtypes[i]), how);
+            good &= run(on(2), s, dtypes[i], layout, 0, 1, &got) && near(s, &got, &want, unit_of(dtypes[i]), how);
             drop_result(&got);
         }
     drop_result(&want);
@@ -361,10 +417,10 @@ static int check_dtypes(const sample *s)
 static int check_mixed(const sample *s)
 {
     static const lks_dtype dtypes[] = {LKS_F16, LKS_BF16};
-    lks_context *ctx = cpu[2];
+    lks_context *ctx = on(2);
     int first = strstr(s->row, "norm") ? 1 : 2, good = 1;
     result want, got;
-    if (!run(ctx, s, LKS_F64, PLAIN, 0, 1, &want)) return 0;
+    if (!run(cpu[2], s, LKS_F64, PLAIN, 0, 1, &want)) return 0;
     for (int i = 0; i < 2; i++)
         for (int layout = PLAIN; layout < LAYOUTS; layout++) {
             call c;
@@ -455,6 +511,7 @@ static int check_failures(const sample *s)
 {
     return fails_cleanly(cpu[2], s, PLAIN) & fails_cleanly(cpu[2], s, SLICED);
 }
+static int check_failures_device(const sample *s) { return fails_cleanly(device, s, PLAIN); }
 static int check_failures_far(const sample *s) { return fails_cleanly(far, s, PLAIN); }
 
 /* --- autocast --- */
@@ -462,7 +519,7 @@ static int check_failures_far(const sample *s) { return fails_cleanly(far, s, PL
 static int one_region(const sample *s, int table, lks_dtype lower, lks_dtype dtype, int inside, const result *want,
                       result *got)
 {
-    lks_context *ctx = cpu[2];
+    lks_context *ctx = on(2);
     call c;
     lks_tensor *y;
     int op = lks_op_lookup(s->row), policy = lks_autocast_policy(s->row, table), good = 1;
@@ -473,6 +530,7 @@ static int one_region(const sample *s, int table, lks_dtype lower, lks_dtype dty
     lks_no_grad_begin(ctx);
     lks_tensor *outside = forward(&c, c.leaf, c.leaves);
     lks_no_grad_end(ctx);
+    int own_table = device ? LKS_TABLE_CUDA : LKS_TABLE_CPU;
     lks_autocast_set_table(ctx, table);
     lks_autocast_begin(ctx, lower, 1, 1);
     y = forward(&c, c.leaf, c.leaves);
@@ -489,7 +547,7 @@ static int one_region(const sample *s, int table, lks_dtype lower, lks_dtype dty
     }
     lks_status st = y ? lks_backward(y, seed_for(y), 0) : LKS_ERR_ARGUMENT;
     if (inside) lks_autocast_end(ctx);
-    lks_autocast_set_table(ctx, LKS_TABLE_CPU);
+    lks_autocast_set_table(ctx, own_table);
     if (st != LKS_OK || !outside) {
         good = complain_error(ctx, s, "in a region");
     } else {
@@ -564,6 +622,22 @@ static int check_bits(const sample *s)
     return good;
 }
 
+static int waits_for_nothing(lks_context *ctx, const sample *s)
+{
+    call c;
+    lks_tensor *y;
+    lks_scope_begin(ctx);
+    int good = prepare(&c, ctx, s, LKS_F32, REVERSED, 0);
+    lks_tensor *seed = seed_for(forward(&c, c.leaf, c.leaves));
+    int64_t waits = ctx->dev->waits;
+    y = forward(&c, c.leaf, c.leaves);
+    if (!y || lks_backward(y, seed, 0) != LKS_OK) good = complain_error(ctx, s, "on the device");
+    if (ctx->dev->waits != waits) good = complain(s, "the host waited for the device");
+    lks_scope_end(ctx);
+    if (lks_synchronize(ctx) != LKS_OK) good = complain_error(ctx, s, "queued on the device");
+    return good;
+}
+
 /* The device that the host cannot look into: the same bits, and nothing waits. */
 static int check_far(const sample *s)
 {
@@ -572,19 +646,32 @@ static int check_far(const sample *s)
                same_bits(s, &want, &got, "other bits on far");
     drop_result(&want);
     drop_result(&got);
-    if (!good) return 0;
-    call c;
-    lks_tensor *y;
-    lks_scope_begin(far);
-    good = prepare(&c, far, s, LKS_F32, REVERSED, 0);
-    lks_tensor *seed = seed_for(forward(&c, c.leaf, c.leaves));
-    int64_t waits = far->dev->waits;
-    y = forward(&c, c.leaf, c.leaves);
-    if (!y || lks_backward(y, seed, 0) != LKS_OK) good = complain_error(far, s, "on far");
-    if (far->dev->waits != waits) good = complain(s, "the host waited for the device");
-    lks_scope_end(far);
-    if (lks_synchronize(far) != LKS_OK) good = complain_error(far, s, "queued on far");
-    return good;
+    return good && waits_for_nothing(far, s);
+}
+
+/* The device under test has the CPU's values, to rounding, and the same bits each time. */
+static int check_device(const sample *s)
+{
+    static const lks_dtype dtypes[] = {LKS_F64, LKS_F32, LKS_F16, LKS_BF16};
+    int good = 1;
+    for (int i = 0; i < 4; i++)
+        for (int layout = PLAIN; layout < LAYOUTS; layout++) {
+            if (!sample_has_layout(s, layout)) continue;
+            result want, got;
+            char how[80];
+            snprintf(how, sizeof how, "%s %s, cpu and %s", lks_dtype_name(dtypes[i]), layout_names[layout],
+                     lks_device_name(device));
+            good &= run(cpu[2], s, dtypes[i], layout, 0, 1, &want) && run(device, s, dtypes[i], layout, 0, 1, &got) &&
+                    near(s, &got, &want, i == 0 ? 1e-13 : unit_of(dtypes[i]) / 2, how);
+            drop_result(&want);
+            drop_result(&got);
+        }
+    result want, got;
+    good &= run(device, s, LKS_F32, PLAIN, 0, 0, &want) && run(device, s, LKS_F32, PLAIN, 0, 0, &got) &&
+            same_bits(s, &want, &got, "other bits in a second run");
+    drop_result(&want);
+    drop_result(&got);
+    return good && waits_for_nothing(device, s);
 }
 
 /* --- rows without a gradient that programs call: every layout and dtype, also in a region --- */
@@ -600,7 +687,7 @@ static void test_comparisons(void)
     for (int c = 0; c < 7; c++) {
         int good = 1;
         for (int k = 0; k < 7 * LAYOUTS * 2; k++) {
-            lks_context *ctx = k % 2 ? far : cpu[2];
+            lks_context *ctx = k % 2 ? far : on(2);
             lks_scope_begin(ctx);
             lks_tensor *a = lks_to(sample_tensor(ctx, &pair, 0, LKS_F32, k / 14), dtypes[k / 2 % 7]);
             lks_tensor *b = lks_to(sample_tensor(ctx, &pair, 1, LKS_F32, k / 14), dtypes[k / 2 % 7]);
@@ -803,12 +890,35 @@ static void test_first_error(lks_context *ctx)
     lks_scope_end(ctx);
 }
 
+/* All loops that make sense there. */
+static int on_device(const char *name)
+{
+    if (!(device = context_on(name, NULL, 1))) bail("no context on %s", name);
+    diag("%s", lks_device_description(device));
+    each_row("the CPU's values", check_device, 1);
+    each_row("recorded, layouts agree", check_layouts, 0);
+    each_row("numeric gradients", check_gradients, 0);
+    each_row("second order", check_second, 0);
+    each_row("reduced floats", check_dtypes, 0);
+    each_row("autocast", check_autocast, 0);
+    each_row("failing memory", check_failures_device, 0);
+    int64_t left = lks_live_tensors(device) + lks_live_nodes(device);
+    is_int(left, 0, "nothing is left");
+    is_int(lks_context_destroy(&device), LKS_OK, "destroyed");
+    diag("%d samples had no kernel", lacks);
+    for (int t = 1; t <= THREADS; t++) lks_context_destroy(&cpu[t]);
+    lks_finalize();
+    return done();
+}
+
 int main(void)
 {
     char isa[32]; /* LKS_ISA of the caller; context_on sets it anew */
     snprintf(isa, sizeof isa, "%s", getenv("LKS_ISA") ? getenv("LKS_ISA") : "");
     for (int t = 1; t <= THREADS; t++)
         if (!(cpu[t] = context_on("cpu", *isa ? isa : NULL, t))) bail("no context");
+    const char *under_test = getenv("LKS_TEST_DEVICE");
+    if (under_test && *under_test && strcmp(under_test, "cpu")) return on_device(under_test);
     if (!(far = context_on("far", *isa ? isa : NULL, 2))) bail("no far context");
     int bare = 0;
     for (int i = 0; i < sample_count; i++) {

@@ -52,6 +52,10 @@ LKS_API lks_status lks_context_destroy(lks_context **ctx);
 /* Finalises MPI if Lockstep initialised it, else does nothing. Call once after the last context. Collective. */
 LKS_API lks_status lks_finalize(void);
 
+/* How many devices of this kind ("cpu", "cuda") a context could be made on here; text (of `bytes` bytes, or NULL) says
+ * what they are, or why there are none ("...: libcudart.so.13: cannot open shared object file"). Local. */
+LKS_API int lks_device_probe(const char *device, char *text, int bytes);
+
 /* What this library was built with: number of facts, name and value of each ("HDF5", "1.10.8, parallel"). Local. */
 LKS_API int lks_build_count(void);
 LKS_API const char *lks_build_name(int i);

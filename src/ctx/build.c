@@ -41,6 +41,11 @@
 #else
 #define ISA_KIND "base"
 #endif
+#ifdef HAVE_CUDA
+#define CUDA_KIND LKSI_BUILT_CUDA
+#else
+#define CUDA_KIND "none in this build"
+#endif
 #ifdef LKSI_BUILT_CC
 #define CC_KIND LKSI_BUILT_CC
 #else
@@ -55,7 +60,7 @@ static const struct { const char *name, *value; } facts[] = {
     {"oneDNN", ONEDNN_KIND},
     {"CBLAS", CBLAS_KIND},
     {"CPU kernels", ISA_KIND},
-    {"CUDA backend", "none in this build"},
+    {"CUDA backend", CUDA_KIND},
 };
 
 int lks_build_count(void) { return (int)(sizeof facts / sizeof *facts); }

@@ -4,6 +4,7 @@
  */
 #include "autocast/autocast.h"
 #include "comm/comm.h"
+#include "ctx/plugin.h"
 #include "ops/ops.h"
 #include "tape/tape.h"
 
@@ -130,16 +131,60 @@ static lks_status check_launch(lksi_base *b)
 
 /* --- device --- */
 
-static lks_status pick_backend(lks_context *ctx, const char *name, const lksi_backend **be)
+enum { ON_CPU, ON_FAR, ON_CUDA };
+
+int lks_device_probe(const char *device, char *text, int bytes)
 {
-    *be = &lksi_backend_cpu;
-    if (!strcmp(name, "cpu") || !strcmp(name, "auto")) return LKS_OK;
-    if (!strcmp(name, "far")) {
-        *be = &lksi_backend_far;
-        return LKS_OK;
+    char path[LKSI_TEXT], why[LKSI_TEXT];
+    if (!device || (strcmp(device, "cpu") && strcmp(device, "far") && strcmp(device, "cuda"))) {
+        if (text) snprintf(text, (size_t)bytes, "no such device");
+        return 0;
     }
+    if (strcmp(device, "cuda")) {
+        if (text) snprintf(text, (size_t)bytes, "built in");
+        return 1;
+    }
+#ifndef HAVE_CUDA
+    (void)path, (void)why;
+    if (text) snprintf(text, (size_t)bytes, "this build has no CUDA backend");
+    return 0;
+#else
+    const lksi_plugin *plugin = lksi_plugin_load("cuda", path, why);
+    int n = plugin ? plugin->probe(why, LKSI_TEXT) : 0;
+    if (text) snprintf(text, (size_t)bytes, plugin ? "%s (module %s)" : "%s", why, path);
+    return n;
+#endif
+}
+
+/* What "auto" means: cuda if every rank has a device. */
+static lks_status resolve(lks_context *ctx, const char *name, int *kind)
+{
+    *kind = !strcmp(name, "far") ? ON_FAR : !strcmp(name, "cuda") ? ON_CUDA : ON_CPU;
+    if (strcmp(name, "auto")) return LKS_OK;
+    int have = lks_device_probe("cuda", NULL, 0) > 0;
+    int64_t v[2] = {have, !have};
+    TRY(lksi_host_reduce(ctx->comm, "context device", v, 2, LKS_I64, LKS_MAX));
+    if (v[0] && v[1])
+        return lksi_fail(&ctx->base, LKS_ERR_ARGUMENT, "lks_context_create",
+                         "some ranks have a CUDA device and some have none: ask for cpu, or give every rank a device");
+    *kind = v[0] ? ON_CUDA : ON_CPU;
+    return LKS_OK;
+}
+
+static lks_status pick_backend(lks_context *ctx, int kind, const lksi_backend **be)
+{
+    *be = kind == ON_FAR ? &lksi_backend_far : &lksi_backend_cpu;
+    if (kind != ON_CUDA) return LKS_OK;
+#ifdef HAVE_CUDA
+    char path[LKSI_TEXT], why[LKSI_TEXT];
+    const lksi_plugin *plugin = lksi_plugin_load("cuda", path, why);
+    if (!plugin) return lksi_fail(&ctx->base, LKS_ERR_DEVICE, "lks_context_create", "device cuda: %s", why);
+    *be = plugin->backend;
+    return LKS_OK;
+#else
     return lksi_fail(&ctx->base, LKS_ERR_DEVICE, "lks_context_create",
                      "device cuda was asked for, and this build has no CUDA backend (device cpu works everywhere)");
+#endif
 }
 
 static lks_status write_rng(lks_context *ctx)
@@ -148,10 +193,10 @@ static lks_status write_rng(lks_context *ctx)
     return lksi_device_write(ctx->dev, ctx->rng, &r, sizeof r);
 }
 
-static lks_status open_device(lks_context *ctx, const lks_config *config)
+static lks_status open_device(lks_context *ctx, const lks_config *config, int kind)
 {
     const lksi_backend *be;
-    TRY(pick_backend(ctx, config ? config->device : "cpu", &be));
+    TRY(pick_backend(ctx, kind, &be));
     lksi_device_options o = {.threads = config ? config->threads : 0, .local_rank = ctx->local_rank,
                              .local_size = ctx->local_size};
     TRY(lksi_device_open(&ctx->base, be, &o, &ctx->dev));
@@ -163,9 +208,9 @@ static lks_status open_device(lks_context *ctx, const lks_config *config)
     return (ctx->autocast = lksi_autocast_create(ctx)) ? LKS_OK : LKS_ERR_MEMORY;
 }
 
-static lks_status same_everywhere(lks_context *ctx, const char *device)
+static lks_status same_everywhere(lks_context *ctx, int kind)
 {
-    int64_t v[4] = {ctx->seed, ~ctx->seed, device[0], ~(int64_t)device[0]};
+    int64_t v[4] = {ctx->seed, ~ctx->seed, kind, ~(int64_t)kind};
     TRY(lksi_host_reduce(ctx->comm, "context settings", v, 4, LKS_I64, LKS_MAX));
     if (v[0] != ~v[1])
         return lksi_fail(&ctx->base, LKS_ERR_ARGUMENT, "lks_context_create", "ranks were given different seeds");
@@ -204,6 +249,7 @@ lks_status lks_context_create(MPI_Comm comm, const lks_config *config, lks_conte
     b->log_user = config ? config->log_user : NULL;
     ctx->seed = config ? config->seed : 0;
     const char *device = config ? config->device : "cpu";
+    int kind = ON_CPU;
     int hosted = mpi_state() == 1 && ours_key == MPI_KEYVAL_INVALID;
     lks_status s = start_mpi(b);
     if (s == LKS_OK) s = check_launch(b);
@@ -215,8 +261,9 @@ lks_status lks_context_create(MPI_Comm comm, const lks_config *config, lks_conte
         b->size = ctx->comm->size;
         ctx->local_rank = ctx->comm->local_rank;
         ctx->local_size = ctx->comm->local_size;
-        s = lksi_agree(ctx->comm, "lks_context_create", open_device(ctx, config));
-        if (s == LKS_OK) s = same_everywhere(ctx, device);
+        s = resolve(ctx, device, &kind);
+        if (s == LKS_OK) s = lksi_agree(ctx->comm, "lks_context_create", open_device(ctx, config, kind));
+        if (s == LKS_OK) s = same_everywhere(ctx, kind);
         if (s == LKS_OK) s = lksi_agree(ctx->comm, "lks_context_create", lksi_comm_attach(ctx->comm, ctx->dev));
     }
     if (s != LKS_OK) {

@@ -36,8 +36,9 @@ int cmd_info(int argc, const char **argv)
         MPI_Get_library_version(library, &n);
         printf("%-14s %.60s\n", "MPI at run", library);
         if (!uname(&u)) printf("%-14s %s %s %s\n", "system", u.sysname, u.release, u.machine);
-        printf("%-14s %s\n", "device cpu", lks_device_description(j.ctx));
-        printf("%-14s %s\n", "device cuda", "not in this build");
+        printf("device %-7s %s\n", lks_device_name(j.ctx), lks_device_description(j.ctx));
+        char cuda[2048];
+        printf("%-14s %s%s\n", "device cuda", lks_device_probe("cuda", cuda, sizeof cuda) ? "" : "none: ", cuda);
         printf("%-14s %d, on this node %d\n", "ranks", lks_size(j.ctx), lks_local_size(j.ctx));
     }
     job_close(&j);

@@ -1,0 +1,556 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * cuda.c - the CUDA backend: choice of device, streams, events, memory, copies, the launch. Nothing here waits but what
+ * says so. Kernels are in kernels/, products in blas.c. The caller's current device is put back by every entry.
+ */
+#include "cuda/inside.h"
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SMALL_UPLOAD 4096
+#define PINNED_LEAST 4096
+#define PINNED_SIZES 48
+
+struct lksi_event { cudaEvent_t event; };
+
+/* Kernels by row. Weak while families are being added: a row without one is LKS_ERR_UNSUPPORTED on this device. Once the
+ * list is complete the attribute goes, and a missing kernel no longer links. */
+#define OP(name, ...)                                                                                          \
+    lks_status lksi_cuda_##name(lksi_cuda *cuda, cudaStream_t stream, const lksi_args *a) __attribute__((weak));
+#define OP_NOGRAD OP
+#define OP_INPLACE OP
+#define OP_VIEW(name, ...)
+#include "table/ops.def"
+#undef OP
+#undef OP_VIEW
+
+static const lksi_cuda_kernel kernels[LKSI_OP_COUNT] = {
+#define OP(name, ...) [LKSI_OP_##name] = lksi_cuda_##name,
+#define OP_VIEW(name, ...) [LKSI_OP_##name] = NULL,
+#include "table/ops.def"
+#undef OP
+#undef OP_NOGRAD
+#undef OP_INPLACE
+#undef OP_VIEW
+};
+
+static const lksi_host *host; /* set once, before anything else */
+
+/* A pinned block that nobody uses; the list is kept by size. */
+struct pinned { struct pinned *next; };
+
+struct scratch { void *p; int64_t bytes; };
+
+struct lksi_cuda {
+    lksi_base *base;
+    int device, sms, sm;
+    cudaStream_t stream[LKSI_STREAMS];
+    struct scratch scratch[LKSI_STREAMS][LKSI_CUDA_SLOTS];
+    void **retired; /* outgrown scratch memory: queued work may still use it */
+    int retired_count, retired_room;
+    struct pinned *pinned[PINNED_SIZES];
+    lksi_fault fault;
+    struct { void *p; void (*destroy)(lksi_cuda *cuda, void *state); } state[LKSI_CUDA_STATES];
+    char describe[256];
+    char failure[LKSI_WHY];
+};
+
+/* --- errors ------------------------------------------------------------------------------------------------------- */
+
+lks_status lksi_cuda_why(const lksi_args *a, lks_status code, const char *format, ...)
+{
+    if (!a->why) return code;
+    va_list args;
+    va_start(args, format);
+    vsnprintf(a->why, LKSI_WHY, format, args);
+    va_end(args);
+    return code;
+}
+
+static lks_status status_of(cudaError_t e)
+{
+    return e == cudaSuccess ? LKS_OK : e == cudaErrorMemoryAllocation ? LKS_ERR_MEMORY : LKS_ERR_DEVICE;
+}
+
+/* Keeps the text of a failed call; also takes it from the runtime, so that the next call does not meet it again. */
+static lks_status check(lksi_cuda *c, cudaError_t e, const char *what)
+{
+    if (__builtin_expect(e == cudaSuccess, 1)) return LKS_OK;
+    (void)cudaGetLastError();
+    snprintf(c->failure, sizeof c->failure, "%s: %s (%s)", what, cudaGetErrorString(e), cudaGetErrorName(e));
+    return status_of(e);
+}
+
+lks_status lksi_cuda_launched(const lksi_args *a)
+{
+    cudaError_t e = cudaGetLastError();
+    if (__builtin_expect(e == cudaSuccess, 1)) return LKS_OK;
+    char text[256] = "", shape[200];
+    for (int i = 0; i < a->nin + a->nout && i < 8; i++) {
+        const lksi_view *v = i < a->nin ? &a->in[i] : &a->out[i - a->nin];
+        size_t at = strlen(text);
+        snprintf(text + at, sizeof text - at, "%s%s", i == a->nin ? " -> " : i ? ", " : "",
+                 host->shape_text(v, shape, sizeof shape));
+    }
+    return lksi_cuda_why(a, status_of(e), "the launch for %s failed: %s (%s)", text, cudaGetErrorString(e),
+                         cudaGetErrorName(e));
+}
+
+/* What a kernel found while it ran; told once. */
+static lks_status report(lksi_cuda *c)
+{
+    volatile lksi_fault_record *r = c->fault.record;
+    if (__builtin_expect(r->kind == LKSI_FAULT_NONE, 1)) return LKS_OK;
+    const char *name = r->op >= 0 && r->op < LKSI_OP_COUNT ? host->rows[r->op].name : "a kernel";
+    snprintf(c->failure, sizeof c->failure, "%s: %s %lld at place %lld is outside [0, %lld)", name,
+             r->kind == LKSI_FAULT_TARGET ? "target" : "index", (long long)r->value, (long long)r->place,
+             (long long)r->limit);
+    r->kind = LKSI_FAULT_NONE;
+    (void)cudaMemsetAsync(c->fault.lock, 0, sizeof *c->fault.lock, c->stream[LKSI_STREAM_COMPUTE]);
+    return LKS_ERR_ARGUMENT;
+}
+
+/* --- the caller's current device ---------------------------------------------------------------------------------- */
+
+static int enter(const lksi_cuda *c)
+{
+    int was = -1;
+    (void)cudaGetDevice(&was);
+    if (was != c->device) (void)cudaSetDevice(c->device);
+    return was;
+}
+
+static void leave(const lksi_cuda *c, int was)
+{
+    if (was >= 0 && was != c->device) (void)cudaSetDevice(was);
+}
+
+/* --- opening ------------------------------------------------------------------------------------------------------ */
+
+/* The rank's number on its node. The context's communicator may hold some ranks only, and an environment variable may
+ * be that of a launcher that started one process for all: each is too small then, never too large. */
+static int local_number(const lksi_device_options *o)
+{
+    static const char *const names[] = {"OMPI_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID",
+                                        "PMI_LOCAL_RANK", "SLURM_LOCALID"};
+    int n = o ? o->local_rank : 0;
+    for (int i = 0; i < 5; i++) {
+        const char *v = getenv(names[i]);
+        if (v && *v && atoi(v) > n) n = atoi(v);
+    }
+    return n;
+}
+
+static int count_devices(char *text, int bytes)
+{
+    int n = 0, driver = 0;
+    cudaError_t e = cudaGetDeviceCount(&n);
+    if (e == cudaSuccess && n > 0) return n;
+    (void)cudaGetLastError();
+    (void)cudaDriverGetVersion(&driver);
+    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+    if (driver == 0)
+        snprintf(text, (size_t)bytes, "there is no NVIDIA driver here (%s)", cudaGetErrorString(e));
+    else if (e != cudaSuccess && e != cudaErrorNoDevice)
+        snprintf(text, (size_t)bytes, "driver for CUDA %d.%d: %s", driver / 1000, driver % 1000 / 10, cudaGetErrorString(e));
+    else if (visible)
+        snprintf(text, (size_t)bytes, "no device is visible (CUDA_VISIBLE_DEVICES=%s)", visible);
+    else
+        snprintf(text, (size_t)bytes, "there is no CUDA device");
+    return 0;
+}
+
+static int cuda_probe(char *text, int bytes)
+{
+    int n = count_devices(text, bytes), driver = 0, runtime = 0;
+    if (n == 0) return 0;
+    (void)cudaDriverGetVersion(&driver);
+    (void)cudaRuntimeGetVersion(&runtime);
+    int at = snprintf(text, (size_t)bytes, "CUDA %d.%d, driver for %d.%d, %d device%s", runtime / 1000,
+                      runtime % 1000 / 10, driver / 1000, driver % 1000 / 10, n, n == 1 ? "" : "s");
+    for (int i = 0; i < n && at < bytes; i++) {
+        struct cudaDeviceProp p;
+        if (cudaGetDeviceProperties(&p, i) != cudaSuccess) continue;
+        at += snprintf(text + at, (size_t)(bytes - at), "%s%s", i ? ", " : ": ", p.name);
+    }
+    return n;
+}
+
+static lks_status open_parts(lksi_cuda *c, const lksi_device_options *o)
+{
+    char text[LKSI_WHY];
+    int n = count_devices(text, sizeof text), least, greatest;
+    if (n == 0) return host->fail(c->base, LKS_ERR_DEVICE, "cuda", "%s", text);
+    c->device = local_number(o) % n;
+    struct cudaDeviceProp p;
+    TRY(check(c, cudaSetDevice(c->device), "cudaSetDevice"));
+    TRY(check(c, cudaGetDeviceProperties(&p, c->device), "cudaGetDeviceProperties"));
+    c->sms = p.multiProcessorCount;
+    c->sm = 10 * p.major + p.minor;
+    if (c->sm < 80)
+        return host->fail(c->base, LKS_ERR_DEVICE, "cuda", "%s has compute capability %d.%d; 8.0 is needed", p.name, p.major,
+                          p.minor);
+    snprintf(c->describe, sizeof c->describe, "%.100s, sm_%d, %d multiprocessors, %.1f GB, device %d of %d", p.name, c->sm,
+             c->sms, (double)p.totalGlobalMem / 1e9, c->device, n);
+    TRY(check(c, cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange"));
+    for (int i = 0; i < LKSI_STREAMS; i++)
+        TRY(check(c, cudaStreamCreateWithPriority(&c->stream[i], cudaStreamNonBlocking,
+                                                  i == LKSI_STREAM_COMPUTE ? least : greatest), "cudaStreamCreate"));
+    TRY(check(c, cudaHostAlloc((void **)&c->fault.record, sizeof *c->fault.record, cudaHostAllocPortable),
+              "cudaHostAlloc"));
+    memset(c->fault.record, 0, sizeof *c->fault.record);
+    TRY(check(c, cudaMalloc((void **)&c->fault.lock, sizeof *c->fault.lock), "cudaMalloc"));
+    /* All streams may run kernels that use it. */
+    TRY(check(c, cudaMemset(c->fault.lock, 0, sizeof *c->fault.lock), "cudaMemset"));
+    return check(c, cudaDeviceSynchronize(), "the first kernel");
+}
+
+static void cuda_close(void *self)
+{
+    lksi_cuda *c = self;
+    int was = enter(c);
+    for (int i = 0; i < LKSI_STREAMS; i++)
+        if (c->stream[i]) (void)cudaStreamSynchronize(c->stream[i]);
+    for (int i = 0; i < LKSI_CUDA_STATES; i++)
+        if (c->state[i].p && c->state[i].destroy) c->state[i].destroy(c, c->state[i].p);
+    for (int i = 0; i < LKSI_STREAMS; i++)
+        for (int k = 0; k < LKSI_CUDA_SLOTS; k++)
+            if (c->scratch[i][k].p) (void)cudaFree(c->scratch[i][k].p);
+    for (int i = 0; i < c->retired_count; i++) (void)cudaFree(c->retired[i]);
+    free(c->retired);
+    for (int i = 0; i < PINNED_SIZES; i++)
+        for (struct pinned *p = c->pinned[i], *next; p; p = next) {
+            next = p->next;
+            (void)cudaFreeHost(p);
+        }
+    if (c->fault.lock) (void)cudaFree(c->fault.lock);
+    if (c->fault.record) (void)cudaFreeHost(c->fault.record);
+    for (int i = 0; i < LKSI_STREAMS; i++)
+        if (c->stream[i]) (void)cudaStreamDestroy(c->stream[i]);
+    (void)cudaGetLastError();
+    leave(c, was);
+    host->free(c->base, c);
+}
+
+static lks_status cuda_open(lksi_base *b, const lksi_device_options *o, void **self)
+{
+    *self = NULL;
+    int was = -1;
+    (void)cudaGetDevice(&was);
+    (void)cudaGetLastError();
+    lksi_cuda *c = host->alloc(b, sizeof *c);
+    if (!c) return LKS_ERR_MEMORY;
+    c->base = b;
+    lks_status code = open_parts(c, o);
+    if (code != LKS_OK) {
+        if (c->failure[0]) host->fail(b, code, "cuda", "%s", c->failure);
+        cuda_close(c);
+    } else {
+        *self = c;
+    }
+    if (was >= 0) (void)cudaSetDevice(was);
+    (void)cudaGetLastError();
+    return code;
+}
+
+static const char *cuda_describe(void *self)
+{
+    return ((lksi_cuda *)self)->describe;
+}
+
+static int cuda_threads(void *self)
+{
+    (void)self;
+    return 1;
+}
+
+/* --- memory ------------------------------------------------------------------------------------------------------- */
+
+static lks_status cuda_alloc(void *self, int64_t bytes, void **p)
+{
+    lksi_cuda *c = self;
+    int was = enter(c);
+    *p = NULL;
+    lks_status code = check(c, cudaMalloc(p, bytes > 0 ? (size_t)bytes : 1), "cudaMalloc");
+    leave(c, was);
+    return code;
+}
+
+static void cuda_free(void *self, void *p, int64_t bytes)
+{
+    lksi_cuda *c = self;
+    int was = enter(c);
+    (void)bytes;
+    check(c, cudaFree(p), "cudaFree");
+    leave(c, was);
+}
+
+/* Pinned memory is slow to get: blocks are kept, by powers of two. */
+static int pinned_class(int64_t bytes)
+{
+    int k = 12;
+    while (k < PINNED_SIZES - 1 && (int64_t)1 << k < bytes) k++;
+    return k;
+}
+
+static lks_status cuda_host_alloc(void *self, int64_t bytes, void **p)
+{
+    lksi_cuda *c = self;
+    int k = pinned_class(bytes);
+    struct pinned *first = c->pinned[k];
+    if (first) {
+        c->pinned[k] = first->next;
+        *p = first;
+        return LKS_OK;
+    }
+    int was = enter(c);
+    *p = NULL;
+    lks_status code = check(c, cudaHostAlloc(p, (size_t)1 << k, cudaHostAllocPortable), "cudaHostAlloc");
+    leave(c, was);
+    return code;
+}
+
+static void cuda_host_free(void *self, void *p, int64_t bytes)
+{
+    lksi_cuda *c = self;
+    if (!p) return;
+    struct pinned *block = p;
+    int k = pinned_class(bytes);
+    block->next = c->pinned[k];
+    c->pinned[k] = block;
+}
+
+lks_status lksi_cuda_scratch(lksi_cuda *c, cudaStream_t stream, const lksi_args *a, int slot, int64_t bytes, void **p)
+{
+    struct scratch *s = &c->scratch[lksi_cuda_stream_index(c, stream)][slot];
+    *p = s->p;
+    if (__builtin_expect(s->bytes >= bytes && s->p, 1)) return LKS_OK;
+    int64_t want = 2 * s->bytes > bytes ? 2 * s->bytes : bytes;
+    want = (want + 65535) / 65536 * 65536;
+    if (s->p && c->retired_count == c->retired_room) {
+        int room = 2 * c->retired_room + 8;
+        void **list = realloc(c->retired, (size_t)room * sizeof *list);
+        if (!list) return lksi_cuda_why(a, LKS_ERR_MEMORY, "no host memory");
+        c->retired = list, c->retired_room = room;
+    }
+    void *fresh = NULL;
+    cudaError_t e = host->alloc_must_fail(c->base) ? cudaErrorMemoryAllocation : cudaMalloc(&fresh, (size_t)want);
+    if (e != cudaSuccess) {
+        (void)cudaGetLastError();
+        return lksi_cuda_why(a, status_of(e), "no memory for %lld bytes of scratch: %s", (long long)want,
+                             cudaGetErrorString(e));
+    }
+    if (s->p) c->retired[c->retired_count++] = s->p;
+    s->p = fresh, s->bytes = want;
+    *p = fresh;
+    return LKS_OK;
+}
+
+/* --- copies ------------------------------------------------------------------------------------------------------- */
+
+static lks_status cuda_upload(void *self, int stream, void *dst, const void *src, int64_t bytes)
+{
+    lksi_cuda *c = self;
+    int was = enter(c);
+    /* Small ones travel with a launch: the source is read at once, and nothing is ever waited for. */
+    cudaError_t e = bytes <= SMALL_UPLOAD ? lksi_cuda_write(c->stream[stream], dst, src, bytes)
+                                          : cudaMemcpyAsync(dst, src, (size_t)bytes, cudaMemcpyHostToDevice, c->stream[stream]);
+    lks_status code = check(c, e, "copy to the device");
+    leave(c, was);
+    return code;
+}
+
+static lks_status cuda_download(void *self, int stream, void *to, const void *src, int64_t bytes)
+{
+    lksi_cuda *c = self;
+    int was = enter(c);
+    lks_status code = check(c, cudaMemcpyAsync(to, src, (size_t)bytes, cudaMemcpyDeviceToHost, c->stream[stream]),
+                            "copy from the device");
+    leave(c, was);
+    return code;
+}
+
+static lks_status cuda_copy(void *self, int stream, void *dst, const void *src, int64_t bytes)
+{
+    lksi_cuda *c = self;
+    int was = enter(c);
+    lks_status code = check(c, cudaMemcpyAsync(dst, src, (size_t)bytes, cudaMemcpyDeviceToDevice, c->stream[stream]),
+                            "copy on the device");
+    leave(c, was);
+    return code;
+}
+
+static lks_status cuda_fill(void *self, int stream, void *dst, int byte, int64_t bytes)
+{
+    lksi_cuda *c = self;
+    int was = enter(c);
+    lks_status code = check(c, cudaMemsetAsync(dst, byte, (size_t)bytes, c->stream[stream]), "fill on the device");
+    leave(c, was);
+    return code;
+}
+
+/* --- events ------------------------------------------------------------------------------------------------------- */
+
+static lks_status cuda_event_create(void *self, lksi_event **e)
+{
+    lksi_cuda *c = self;
+    *e = host->alloc(c->base, sizeof **e);
+    if (!*e) return LKS_ERR_MEMORY;
+    int was = enter(c);
+    lks_status code = check(c, cudaEventCreateWithFlags(&(*e)->event, cudaEventDisableTiming), "cudaEventCreate");
+    leave(c, was);
+    if (code != LKS_OK) {
+        host->free(c->base, *e);
+        *e = NULL;
+    }
+    return code;
+}
+
+static void cuda_event_destroy(void *self, lksi_event *e)
+{
+    lksi_cuda *c = self;
+    if (!e) return;
+    int was = enter(c);
+    (void)cudaEventDestroy(e->event);
+    leave(c, was);
+    host->free(c->base, e);
+}
+
+static lks_status cuda_event_record(void *self, lksi_event *e, int stream)
+{
+    lksi_cuda *c = self;
+    int was = enter(c);
+    lks_status code = check(c, cudaEventRecord(e->event, c->stream[stream]), "cudaEventRecord");
+    leave(c, was);
+    return code;
+}
+
+static lks_status cuda_stream_wait(void *self, int stream, lksi_event *e)
+{
+    lksi_cuda *c = self;
+    int was = enter(c);
+    lks_status code = check(c, cudaStreamWaitEvent(c->stream[stream], e->event, 0), "cudaStreamWaitEvent");
+    leave(c, was);
+    return code;
+}
+
+static int cuda_event_done(void *self, lksi_event *e)
+{
+    lksi_cuda *c = self;
+    int was = enter(c);
+    cudaError_t s = cudaEventQuery(e->event);
+    int done = s == cudaSuccess ? 1 : s == cudaErrorNotReady ? 0 : check(c, s, "a queued kernel");
+    leave(c, was);
+    if (s == cudaErrorNotReady) (void)cudaGetLastError();
+    return done == 1 && c->fault.record->kind ? LKS_ERR_ARGUMENT : done;
+}
+
+static lks_status cuda_event_wait(void *self, lksi_event *e)
+{
+    lksi_cuda *c = self;
+    int was = enter(c);
+    lks_status code = check(c, cudaEventSynchronize(e->event), "a queued kernel"), found = report(c);
+    leave(c, was);
+    return code != LKS_OK ? code : found;
+}
+
+static void *cuda_host_view(void *self, void *p)
+{
+    (void)self, (void)p;
+    return NULL;
+}
+
+/* --- kernels ------------------------------------------------------------------------------------------------------ */
+
+static int cuda_has(void *self, int op)
+{
+    (void)self;
+    return op >= 0 && op < LKSI_OP_COUNT && kernels[op] != NULL;
+}
+
+static lks_status cuda_launch(void *self, int stream, const lksi_args *a)
+{
+    lksi_cuda *c = self;
+    int was = enter(c);
+    lks_status code = report(c);
+    if (code != LKS_OK)
+        lksi_cuda_why(a, code, "an earlier call failed: %s", c->failure);
+    else if (!kernels[a->op])
+        code = lksi_cuda_why(a, LKS_ERR_UNSUPPORTED, "there is no kernel for it");
+    else
+        code = kernels[a->op](c, c->stream[stream], a);
+    leave(c, was);
+    return code;
+}
+
+static const char *cuda_failure(void *self)
+{
+    return ((lksi_cuda *)self)->failure;
+}
+
+/* --- what kernels ask --------------------------------------------------------------------------------------------- */
+
+int lksi_cuda_sms(const lksi_cuda *c) { return c->sms; }
+int lksi_cuda_sm(const lksi_cuda *c) { return c->sm; }
+lksi_fault lksi_cuda_fault(const lksi_cuda *c) { return c->fault; }
+void *lksi_cuda_alloc(lksi_cuda *c, int64_t bytes) { return host->alloc(c->base, bytes); }
+void lksi_cuda_free(lksi_cuda *c, void *p) { host->free(c->base, p); }
+
+void **lksi_cuda_state(lksi_cuda *c, int slot, void (*destroy)(lksi_cuda *cuda, void *state))
+{
+    c->state[slot].destroy = destroy;
+    return &c->state[slot].p;
+}
+
+int lksi_cuda_stream_index(const lksi_cuda *c, cudaStream_t stream)
+{
+    for (int i = 0; i < LKSI_STREAMS; i++)
+        if (c->stream[i] == stream) return i;
+    return LKSI_STREAM_COMPUTE;
+}
+
+/* --- the module --------------------------------------------------------------------------------------------------- */
+
+static const lksi_backend lksi_backend_cuda = {
+    .abi = LKSI_ABI,
+    .size = sizeof(lksi_backend),
+    .name = "cuda",
+    .open = cuda_open,
+    .close = cuda_close,
+    .describe = cuda_describe,
+    .threads = cuda_threads,
+    .alloc = cuda_alloc,
+    .free = cuda_free,
+    .host_alloc = cuda_host_alloc,
+    .host_free = cuda_host_free,
+    .upload = cuda_upload,
+    .download = cuda_download,
+    .copy = cuda_copy,
+    .fill = cuda_fill,
+    .event_create = cuda_event_create,
+    .event_destroy = cuda_event_destroy,
+    .event_record = cuda_event_record,
+    .stream_wait = cuda_stream_wait,
+    .event_done = cuda_event_done,
+    .event_wait = cuda_event_wait,
+    .host_view = cuda_host_view,
+    .has = cuda_has,
+    .launch = cuda_launch,
+    .failure = cuda_failure,
+};
+
+static void attach(const lksi_host *h)
+{
+    host = h;
+}
+
+/* The one name that the module shows. */
+extern const lksi_plugin lksi_plugin_cuda;
+__attribute__((visibility("default"))) const lksi_plugin lksi_plugin_cuda = {
+    LKSI_PLUGIN_FACTS,
+    .backend = &lksi_backend_cuda,
+    .attach = attach,
+    .probe = cuda_probe,
+};

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * cuda.h - what CUDA kernels (kernels/NAME.cu) and the files of this room stand on: the open device, its scratch memory,
+ * failures with a text, faults that a running kernel finds. For C and CUDA C++; knows the runtime API, no MPI.
+ */
+#ifndef LKSI_CUDA_H
+#define LKSI_CUDA_H
+
+#include "table/view.h"
+#include <cuda_runtime_api.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct lksi_cuda lksi_cuda;
+
+/* A row's kernel: queues its work on `stream` and returns; never waits. Defined as LKSI_CUDA(NAME) in kernels/, found by
+ * its name. out[] holds memory, inputs may have any stride; every output is written whole. */
+typedef lks_status (*lksi_cuda_kernel)(lksi_cuda *cuda, cudaStream_t stream, const lksi_args *a);
+
+/* Failure inside a kernel's host part: text for the caller, returns code. */
+lks_status lksi_cuda_why(const lksi_args *a, lks_status code, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+/* After the last <<<>>> of a kernel: LKS_OK, or the launch error with the shapes. */
+lks_status lksi_cuda_launched(const lksi_args *a);
+
+/* Device memory of at least `bytes`, 256-byte aligned, one per (stream, slot), kept and reused by later work of that
+ * stream: never hand it from one row to the next. It holds anything. Fails with a text. slot < LKSI_CUDA_SLOTS. */
+#define LKSI_CUDA_SLOTS 4
+lks_status lksi_cuda_scratch(lksi_cuda *cuda, cudaStream_t stream, const lksi_args *a, int slot, int64_t bytes, void **p);
+
+int lksi_cuda_sms(const lksi_cuda *cuda); /* multiprocessors */
+int lksi_cuda_sm(const lksi_cuda *cuda);  /* compute capability: 80, 90 */
+
+/* What a kernel's family keeps from call to call (library handles): a pointer, NULL at first; destroy gets it when the
+ * device is closed. slot: one of these. */
+enum { LKSI_CUDA_BLAS, LKSI_CUDA_CUDNN, LKSI_CUDA_SPARE, LKSI_CUDA_STATES };
+void **lksi_cuda_state(lksi_cuda *cuda, int slot, void (*destroy)(lksi_cuda *cuda, void *state));
+int lksi_cuda_stream_index(const lksi_cuda *cuda, cudaStream_t stream);
+/* Host memory that is counted and can be told to fail. */
+void *lksi_cuda_alloc(lksi_cuda *cuda, int64_t bytes);
+void lksi_cuda_free(lksi_cuda *cuda, void *p);
+
+/* What a running kernel finds wrong with its data: the first one is kept and told by the next launch or wait. */
+enum lksi_fault_kind { LKSI_FAULT_NONE, LKSI_FAULT_INDEX, LKSI_FAULT_TARGET };
+typedef struct lksi_fault_record { int32_t kind, op; int64_t value, place, limit; } lksi_fault_record;
+typedef struct lksi_fault { int32_t *lock; lksi_fault_record *record; } lksi_fault; /* device memory; pinned memory */
+lksi_fault lksi_cuda_fault(const lksi_cuda *cuda);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
