@@ -207,6 +207,11 @@ template <int N> struct walk {
     /* Offsets of element i in elements. */
     __device__ void seek(int64_t i, int64_t offset[N]) const
     {
+        if (ndim <= 1) {
+#pragma unroll
+            for (int k = 0; k < N; k++) offset[k] = i * stride[k][0];
+            return;
+        }
 #pragma unroll
         for (int k = 0; k < N; k++) offset[k] = 0;
         if (small) {
@@ -279,7 +284,20 @@ template <int N> static inline bool constant(const walk<N> &w, int k)
     return true;
 }
 
+/* --- what a running kernel finds wrong: the first one is kept, and told by the next launch or wait --- */
+__device__ inline void fail(lksi_fault f, int kind, int op, int64_t value, int64_t place, int64_t limit)
+{
+    if (atomicCAS(f.lock, 0, 1) != 0) return;
+    volatile lksi_fault_record *r = f.record;
+    r->op = op, r->value = value, r->place = place, r->limit = limit;
+    __threadfence_system();
+    r->kind = kind;
+}
+
 /* --- launches --- */
+
+/* dst = src, broadcast and converted (kernels/copy.cu). */
+lks_status copy_view(cudaStream_t stream, const lksi_args *a, const lksi_view *dst, const lksi_view *src);
 
 /* Blocks that cover n elements, `each` a block; kernels step by all of them if that is more than a grid may have. */
 static inline unsigned blocks_for(int64_t n, int64_t each)

@@ -73,7 +73,7 @@ struct relu {
 BINARY(sqrt_backward, x == 0.0f ? 0.0f : x / (z + z), x == 0.0 ? 0.0 : x / (z + z))
 BINARY(tanh_backward, x * (1.0f - z * z), x * (1.0 - z * z))
 BINARY(sigmoid_backward, x * (z * (1.0f - z)), x * (z * (1.0 - z)))
-BINARY(relu_backward, z > 0.0f ? x : 0.0f, z > 0.0 ? x : 0.0)
+BINARY(relu_backward, z <= 0.0f ? 0.0f : x, z <= 0.0 ? 0.0 : x)
 BINARY(gelu_erf_backward, x * lksi_gelu_slopef(z), x * lksi_gelu_slope(z))
 BINARY(gelu_tanh_backward, x * lksi_gelu_tanh_slopef(z), x * lksi_gelu_tanh_slope(z))
 
