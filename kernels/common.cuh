@@ -296,9 +296,6 @@ __device__ inline void fail(lksi_fault f, int kind, int op, int64_t value, int64
 
 /* --- launches --- */
 
-/* dst = src, broadcast and converted (kernels/copy.cu). */
-lks_status copy_view(cudaStream_t stream, const lksi_args *a, const lksi_view *dst, const lksi_view *src);
-
 /* Blocks that cover n elements, `each` a block; kernels step by all of them if that is more than a grid may have. */
 static inline unsigned blocks_for(int64_t n, int64_t each)
 {

@@ -163,11 +163,10 @@ static lks_status copy_all(cudaStream_t stream, const lksi_args *a, const lksi_v
     return lksi_cuda_launched(a);
 }
 
-namespace lksi {
-lks_status copy_view(cudaStream_t stream, const lksi_args *a, const lksi_view *dst, const lksi_view *src)
+extern "C" lks_status lksi_cuda_copy_view(cudaStream_t stream, const lksi_args *a, const lksi_view *dst,
+                                          const lksi_view *src)
 {
     return copy_all(stream, a, dst, src);
-}
 }
 
 LKSI_CUDA(clone)

@@ -18,7 +18,7 @@ __attribute__((unused)) static lks_context *context_on(const char *device, const
     lks_context *ctx = NULL;
     if (isa) setenv("LKS_ISA", isa, 1);
     else unsetenv("LKS_ISA");
-    lks_config_set_device(config, device);
+    lks_config_set_device(config, tap_device(device));
     lks_config_set_threads(config, threads);
     if (lks_context_create(MPI_COMM_SELF, config, &ctx) != LKS_OK) diag("no context: %s", lks_config_message(config));
     lks_config_free(config);

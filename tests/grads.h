@@ -22,7 +22,7 @@ UNUSED static lks_context *context_on(const char *device)
     int initialized = 0;
     MPI_Initialized(&initialized);
     MPI_Comm comm = initialized ? MPI_COMM_WORLD : MPI_COMM_NULL;
-    lks_config_set_device(c, device);
+    lks_config_set_device(c, tap_device(device));
     lks_config_set_threads(c, 2);
     if (lks_context_create(comm, c, &ctx) != LKS_OK) bail("no context on %s: %s", device, lks_config_message(c));
     lks_config_free(c);

@@ -121,6 +121,13 @@ __attribute__((format(printf, 4, 5), unused)) static inline int is_double(double
 }
 
 /* Says how many results will come; at the start or not at all. */
+/* What runs on the test device "far" runs on LKS_TEST_DEVICE in its place, if that is set. */
+__attribute__((unused)) static inline const char *tap_device(const char *device)
+{
+    const char *other = getenv("LKS_TEST_DEVICE");
+    return other && *other && !strcmp(device, "far") ? other : device;
+}
+
 __attribute__((unused)) static inline void plan(int n)
 {
     tap_.planned = n;

@@ -81,27 +81,6 @@ static void uniform_f64(void *arg, int64_t begin, int64_t end, int worker)
     }
 }
 
-/* The number of dtype next to v on the side of `up`. */
-static double neighbour(int dtype, double v, int up)
-{
-    if (dtype == LKS_F64) return nextafter(v, up ? HUGE_VAL : -HUGE_VAL);
-    if (dtype == LKS_F32) return nextafterf((float)v, up ? HUGE_VALF : -HUGE_VALF);
-    uint16_t h = dtype == LKS_F16 ? lksi_f64_to_f16(v) : lksi_f64_to_bf16(v);
-    if ((h & 0x7fff) == 0)
-        h = up ? 0x0001 : 0x8001;
-    else
-        h += ((h & 0x8000) == 0) == up ? 1 : -1;
-    return dtype == LKS_F16 ? lksi_f16_to_f32(h) : lksi_bf16_to_f32(h);
-}
-
-static double rounded(int dtype, double v)
-{
-    return dtype == LKS_F64   ? v
-           : dtype == LKS_F32 ? (float)v
-           : dtype == LKS_F16 ? lksi_f16_to_f32(lksi_f64_to_f16(v))
-                              : lksi_bf16_to_f32(lksi_f64_to_bf16(v));
-}
-
 LKSI_KERNEL(uniform)
 {
     const lksi_view *y = &a->out[0];
@@ -109,11 +88,7 @@ LKSI_KERNEL(uniform)
     if (n == 0) return LKS_OK;
     draw d;
     begin_draw(&d, a, y, lksi_class_of[y->dtype]);
-    d.low = rounded(y->dtype, d.a);
-    if (d.low < d.a) d.low = neighbour(y->dtype, d.low, 1);
-    d.high = rounded(y->dtype, d.b);
-    if (d.high >= d.b) d.high = neighbour(y->dtype, d.high, 0);
-    if (d.high < d.low) d.high = d.low; /* the dtype has no number inside */
+    lksi_uniform_bounds(y->dtype, d.a, d.b, &d.low, &d.high);
     lksi_parallel(cpu, n, LKSI_GRAIN / 4, y->dtype == LKS_F64 ? uniform_f64 : uniform_f32, &d);
     return LKS_OK;
 }

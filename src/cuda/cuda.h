@@ -30,6 +30,9 @@ lks_status lksi_cuda_launched(const lksi_args *a);
 #define LKSI_CUDA_SLOTS 4
 lks_status lksi_cuda_scratch(lksi_cuda *cuda, cudaStream_t stream, const lksi_args *a, int slot, int64_t bytes, void **p);
 
+/* dst = src, broadcast and converted; any strides (kernels/copy.cu). */
+lks_status lksi_cuda_copy_view(cudaStream_t stream, const lksi_args *a, const lksi_view *dst, const lksi_view *src);
+
 int lksi_cuda_sms(const lksi_cuda *cuda); /* multiprocessors */
 int lksi_cuda_sm(const lksi_cuda *cuda);  /* compute capability: 80, 90 */
 

@@ -13,6 +13,7 @@
 #define LKSI_MATH_H
 
 #include "base/philox.h"
+#include <lockstep/base.h>
 #include <math.h>
 
 /* a b + c: fused where that is one instruction. */
@@ -296,6 +297,35 @@ LKSI_HD void lksi_normal_f64(const uint32_t w[4], double *z0, double *z1)
     double r = sqrt(-2.0 * log(u)), turn = 6.28318530717958647693 * lksi_uniform_f64(w[2], w[3]);
     *z0 = r * cos(turn);
     *z1 = r * sin(turn);
+}
+
+/* The smallest and the largest number of a floating dtype inside [a, b); one that is outside where it has none. Host. */
+static inline double lksi_round_to(int dtype, double v)
+{
+    return dtype == LKS_F64   ? v
+           : dtype == LKS_F32 ? (float)v
+           : dtype == LKS_F16 ? lksi_f16_to_f32(lksi_f64_to_f16(v))
+                              : lksi_bf16_to_f32(lksi_f64_to_bf16(v));
+}
+
+/* The number of dtype next to v on the side of `up`. */
+static inline double lksi_neighbour(int dtype, double v, int up)
+{
+    if (dtype == LKS_F64) return nextafter(v, up ? HUGE_VAL : -HUGE_VAL);
+    if (dtype == LKS_F32) return nextafterf((float)v, up ? HUGE_VALF : -HUGE_VALF);
+    uint16_t h = dtype == LKS_F16 ? lksi_f64_to_f16(v) : lksi_f64_to_bf16(v);
+    if ((h & 0x7fff) == 0) h = up ? 0x0001 : 0x8001;
+    else h = (uint16_t)(h + (((h & 0x8000) == 0) == up ? 1 : -1));
+    return dtype == LKS_F16 ? lksi_f16_to_f32(h) : lksi_bf16_to_f32(h);
+}
+
+static inline void lksi_uniform_bounds(int dtype, double a, double b, double *low, double *high)
+{
+    *low = lksi_round_to(dtype, a);
+    if (*low < a) *low = lksi_neighbour(dtype, *low, 1);
+    *high = lksi_round_to(dtype, b);
+    if (*high >= b) *high = lksi_neighbour(dtype, *high, 0);
+    if (*high < *low) *high = *low;
 }
 
 #endif
