@@ -214,6 +214,22 @@ CALL(matmul_self) { NOT_USED; return lks_matmul(in[0], in[0]); }
 CALL(do_linear) { NOT_USED; return lks_linear(in[0], in[1], in[2]); }
 CALL(linear_plain) { NOT_USED; return lks_linear(in[0], in[1], LKS_NONE); }
 
+BINARY(mv)
+BINARY(dot)
+CALL(do_addmm) { NOT_USED; return lks_addmm(in[2], in[0], in[1], 0.5, -2); }
+CALL(addmm_plain) { NOT_USED; return lks_addmm(in[2], in[0], in[1], 1, 1); }
+CALL(addmm_alone) { NOT_USED; return lks_addmm(LKS_NONE, in[0], in[1], 1, 3); }
+CALL(do_baddbmm) { NOT_USED; return lks_baddbmm(in[2], in[0], in[1], -1, 0.5); }
+CALL(do_addbmm) { NOT_USED; return lks_addbmm(in[2], in[0], in[1], 2, 0.5); }
+CALL(do_addmv) { NOT_USED; return lks_addmv(in[2], in[0], in[1], 0.5, 2); }
+CALL(do_addr) { NOT_USED; return lks_addr(in[2], in[0], in[1], 0.5, 2); }
+CALL(vecdot_1) { NOT_USED; return lks_linalg_vecdot(in[0], in[1], 1); }
+CALL(vecdot_last) { NOT_USED; return lks_linalg_vecdot(in[0], in[1], -1); }
+CALL(do_bilinear) { NOT_USED; return lks_bilinear(in[0], in[1], in[2], in[3]); }
+CALL(bilinear_plain) { NOT_USED; return lks_bilinear(in[0], in[1], in[2], LKS_NONE); }
+CALL(contract) { NOT_USED; return lks_tensordot(in[0], in[1], 2, (int[]){2, 0}, (int[]){0, 1}); }
+CALL(chain_of_4) { NOT_USED; return lks_multi_dot(4, in); }
+
 /* --- convolution, pooling --- */
 
 CALL(conv_plain) { NOT_USED; return lks_conv2d(in[0], in[1], LKS_NONE, NULL, NULL, NULL, 1); }
@@ -472,6 +488,69 @@ CALL(cat_many)
     return lks_cat(20, x, -1);
 }
 
+CALL(stack_1) { NOT_USED; return lks_stack(2, in, 1); }
+CALL(gather_0) { NOT_USED; return lks_gather(in[0], 0, in[1]); }
+CALL(gather_last) { NOT_USED; return lks_gather(in[0], -1, in[1]); }
+CALL(select_0) { NOT_USED; return lks_index_select(in[0], 0, in[1]); }
+CALL(select_last) { NOT_USED; return lks_index_select(in[0], -1, in[1]); }
+CALL(scatter_0) { NOT_USED; return lks_scatter(in[0], 0, in[1], in[2]); }
+CALL(scatter_last) { NOT_USED; return lks_scatter(in[0], -1, in[1], in[2]); }
+CALL(scatter_number) { NOT_USED; return lks_scatter_value(in[0], 0, in[1], 3); }
+CALL(index_copy_0) { NOT_USED; return lks_index_copy(in[0], 0, in[1], in[2]); }
+CALL(scatter_add_0) { NOT_USED; return lks_scatter_add(in[0], 0, in[1], in[2]); }
+CALL(scatter_add_last) { NOT_USED; return lks_scatter_add(in[0], -1, in[1], in[2]); }
+CALL(index_add_0) { NOT_USED; return lks_index_add(in[0], 0, in[1], in[2], 2); }
+CALL(index_1) { NOT_USED; return lks_index(in[0], 1, in + 1); }
+CALL(index_2) { NOT_USED; return lks_index(in[0], 2, in + 1); }
+CALL(index_apart) { NOT_USED; return lks_index(in[0], 3, (lks_tensor *[]){in[1], LKS_NONE, in[2]}); }
+CALL(index_behind) { NOT_USED; return lks_index(in[0], 3, (lks_tensor *[]){LKS_NONE, in[1], in[2]}); }
+CALL(index_put_2) { NOT_USED; return lks_index_put(in[0], 2, in + 2, in[1], 0); }
+CALL(index_put_add) { NOT_USED; return lks_index_put(in[0], 2, in + 2, in[1], 1); }
+CALL(index_put_row) { NOT_USED; return lks_index_put(in[0], 1, in + 2, in[1], 1); }
+CALL(index_put_behind) { NOT_USED; return lks_index_put(in[0], 2, (lks_tensor *[]){LKS_NONE, in[2]}, in[1], 0); }
+CALL(do_pad) { NOT_USED; return lks_pad(in[0], 4, (int64_t[]){1, 2, -1, 1}, 0.5); }
+CALL(pad_cut) { NOT_USED; return lks_pad(in[0], 2, (int64_t[]){-1, -1}, 0); }
+CALL(do_triu) { NOT_USED; return lks_triu(in[0], 1); }
+CALL(do_tril) { NOT_USED; return lks_tril(in[0], -1); }
+CALL(flip_all)
+{
+    NOT_USED;
+    int dims[8] = {0, 1, 2, 3, 4, 5, 6, 7};
+    return lks_flip(in[0], lks_ndim(in[0]), dims);
+}
+CALL(flip_0) { NOT_USED; return lks_flip(in[0], 1, (int[]){0}); }
+CALL(roll_2) { NOT_USED; return lks_roll(in[0], 2, (int64_t[]){1, -2}, (int[]){0, 1}); }
+CALL(repeat_2) { NOT_USED; return lks_repeat(in[0], 3, (int64_t[]){2, 1, 3}); }
+CALL(diagonal_1) { NOT_USED; return lks_diagonal(in[0], 1, 0, -1); }
+CALL(diagonal_back) { NOT_USED; return lks_diagonal(in[0], -1, 0, 1); }
+CALL(embed_1) { NOT_USED; return lks_diag_embed(in[0], 1, 0, -1); }
+CALL(do_trace) { NOT_USED; return lks_trace(in[0]); }
+CALL(cross_1) { NOT_USED; return lks_cross(in[0], in[1], 1); }
+CALL(cross_last) { NOT_USED; return lks_cross(in[0], in[1], -1); }
+static lks_tensor *sorted(lks_tensor *x, int64_t k, int dim, int falling)
+{
+    lks_tensor *y;
+    lks_status s = k < 0 ? lks_sort(x, dim, falling, &y, NULL) : lks_topk(x, k, dim, falling, &y, NULL);
+    return s == LKS_OK ? y : NULL;
+}
+CALL(sort_last) { NOT_USED; return sorted(in[0], -1, -1, 0); }
+CALL(sort_0) { NOT_USED; return sorted(in[0], -1, 0, 1); }
+CALL(top_2) { NOT_USED; return sorted(in[0], 2, 1, 1); }
+CALL(quantile_1) { NOT_USED; return lks_quantile(in[0], 1, (double[]){0.3}, 1, 1, LKS_QUANTILE_LINEAR); }
+CALL(quantiles_0) { NOT_USED; return lks_quantile(in[0], 3, (double[]){0, 0.4, 1}, 0, 0, LKS_QUANTILE_LINEAR); }
+CALL(nanquantile_all)
+{
+    NOT_USED;
+    return lks_nanquantile(in[0], 1, (double[]){0.6}, LKS_DIM_ALL, 0, LKS_QUANTILE_MIDPOINT);
+}
+CALL(cdist_2) { NOT_USED; return lks_cdist(in[0], in[1], 2); }
+CALL(cdist_1) { NOT_USED; return lks_cdist(in[0], in[1], 1); }
+CALL(cdist_3) { NOT_USED; return lks_cdist(in[0], in[1], 3.5); }
+CALL(cdist_inf) { NOT_USED; return lks_cdist(in[0], in[1], INFINITY); }
+CALL(cdist_0) { NOT_USED; return lks_cdist(in[0], in[1], 0); }
+CALL(pdist_2) { NOT_USED; return lks_pdist(in[0], 2); }
+CALL(pdist_1) { NOT_USED; return lks_pdist(in[0], 1.5); }
+
 /* --- attention --- */
 
 CALL(attend) { NOT_USED; return lks_scaled_dot_product_attention(in[0], in[1], in[2], LKS_NONE, 0, 0, 0); }
@@ -705,6 +784,37 @@ const sample samples[] = {
     {"linear", "no inputs", do_linear, ROUGH, N(T(IN_REAL, 3, 0), T(IN_REAL, 2, 0), T(IN_REAL, 2))},
     {"linear", "no rows, 3-D", do_linear, 0, N(T(IN_REAL, 2, 0, 3), T(IN_REAL, 2, 3), T(IN_REAL, 2))},
     {"linear", "large", do_linear, LARGE, N(T(IN_REAL, 3, 90, 96), T(IN_REAL, 120, 96), T(IN_REAL, 120))},
+    {"mv", "[3,4] [4]", do_mv, ROUGH, N(T(IN_REAL, 3, 4), T(IN_REAL, 4))},
+    {"mv", "no rows", do_mv, 0, N(T(IN_REAL, 0, 4), T(IN_REAL, 4))},
+    {"mv", "large", do_mv, LARGE, N(T(IN_REAL, 600, 300), T(IN_REAL, 300))},
+    {"dot", "[4] [4]", do_dot, ROUGH, N(T(IN_REAL, 4), T(IN_REAL, 4))},
+    {"dot", "of nothing", do_dot, 0, N(T(IN_REAL, 0), T(IN_REAL, 0))},
+    {"dot", "dims 2, 0 with 0, 1", contract, COMPOSITE | ROUGH, N(T(IN_REAL, 2, 3, 4), T(IN_REAL, 4, 2, 3))},
+    {"matmul", "chain of 4", chain_of_4, ROUGH | COMPOSITE,
+     N(T(IN_UNIT, 2), T(IN_UNIT, 2, 5), T(IN_UNIT, 5, 3), T(IN_UNIT, 3))},
+    {"addmm", "[3,4] [4,2]", do_addmm, ROUGH, N(T(IN_REAL, 3, 4), T(IN_REAL, 4, 2), T(IN_REAL, 3, 2))},
+    {"addmm", "a row", do_addmm, ROUGH, N(T(IN_REAL, 3, 4), T(IN_REAL, 4, 2), T(IN_REAL, 2))},
+    {"addmm", "a column, not scaled", addmm_plain, ROUGH, N(T(IN_REAL, 3, 4), T(IN_REAL, 4, 2), T(IN_REAL, 3, 1))},
+    {"addmm", "a number", do_addmm, ROUGH, N(T(IN_REAL, 3, 4), T(IN_REAL, 4, 2), SCALAR(IN_REAL))},
+    {"addmm", "nothing added", addmm_alone, ROUGH, N(T(IN_REAL, 3, 4), T(IN_REAL, 4, 2))},
+    {"addmm", "batch", do_baddbmm, ROUGH, N(T(IN_REAL, 2, 3, 4), T(IN_REAL, 2, 4, 2), T(IN_REAL, 2, 1, 2))},
+    {"addmm", "batch added up", do_addbmm, ROUGH, N(T(IN_REAL, 2, 3, 4), T(IN_REAL, 2, 4, 2), T(IN_REAL, 3, 2))},
+    {"addmm", "no rows", do_addmm, 0, N(T(IN_REAL, 0, 4), T(IN_REAL, 4, 2), T(IN_REAL, 2))},
+    {"addmm", "nothing between", do_addmm, 0, N(T(IN_REAL, 3, 0), T(IN_REAL, 0, 2), T(IN_REAL, 3, 2))},
+    {"addmm", "large", do_addmm, LARGE, N(T(IN_REAL, 130, 800), T(IN_REAL, 800, 90), T(IN_REAL, 130, 90))},
+    {"addmv", "[3,4] [4]", do_addmv, ROUGH, N(T(IN_REAL, 3, 4), T(IN_REAL, 4), T(IN_REAL, 3))},
+    {"addmv", "outer product", do_addr, ROUGH, N(T(IN_REAL, 3), T(IN_REAL, 2), T(IN_REAL, 3, 2))},
+    {"linalg_vecdot", "dim 1", vecdot_1, ROUGH, N(T(IN_REAL, 2, 4, 3), T(IN_REAL, 4, 1))},
+    {"linalg_vecdot", "last", vecdot_last, ROUGH, N(T(IN_REAL, 5), T(IN_REAL, 5))},
+    {"linalg_vecdot", "of nothing", vecdot_last, 0, N(T(IN_REAL, 3, 0), T(IN_REAL, 3, 0))},
+    {"linalg_vecdot", "large", vecdot_last, LARGE, N(T(IN_REAL, 3, 70000), T(IN_REAL, 3, 70000))},
+    {"bilinear", "[3,2] [3,4]", do_bilinear, ROUGH,
+     N(T(IN_REAL, 3, 2), T(IN_REAL, 3, 4), T(IN_REAL, 5, 2, 4), T(IN_REAL, 5))},
+    {"bilinear", "3-D, no bias", bilinear_plain, ROUGH,
+     N(T(IN_UNIT, 2, 2, 3), T(IN_UNIT, 2, 2, 2), T(IN_UNIT, 3, 3, 2))},
+    {"bilinear", "no rows", do_bilinear, 0, N(T(IN_REAL, 0, 2), T(IN_REAL, 0, 4), T(IN_REAL, 5, 2, 4), T(IN_REAL, 5))},
+    {"bilinear", "large", do_bilinear, LARGE,
+     N(T(IN_REAL, 700, 20), T(IN_REAL, 700, 30), T(IN_REAL, 15, 20, 30), T(IN_REAL, 15))},
     {"conv2d", "plain", conv_plain, ROUGH, N(T(IN_REAL, 2, 2, 4, 3), T(IN_REAL, 3, 2, 2, 2))},
     {"conv2d", "groups, stride, padding", conv_groups, ROUGH,
      N(T(IN_REAL, 1, 4, 4, 3), T(IN_REAL, 4, 2, 3, 2), T(IN_REAL, 4))},
@@ -928,6 +1038,88 @@ const sample samples[] = {
     {"cat", "with an empty 1-D one", cat_0, 0, N(T(IN_REAL, 0), T(IN_REAL, 2, 2))},
     {"cat", "20 of two", cat_many, ROUGH, N(T(IN_REAL, 2, 1, 2), T(IN_REAL, 2, 1, 1))},
     {"cat", "large", cat_1, LARGE, N(T(IN_REAL, 300, 70), T(IN_REAL, 300, 130), T(IN_REAL, 300, 1))},
+    {"cat", "stacked", stack_1, 0, N(T(IN_REAL, 2, 3), T(IN_REAL, 2, 3))},
+    {"gather", "dim 0", gather_0, 0, N(T(IN_REAL, 5, 3), T(IN_INDEX, 4, 2))},
+    {"gather", "last", gather_last, ROUGH, N(T(IN_REAL, 2, 3, 5), T(IN_INDEX32, 2, 3, 7))},
+    {"gather", "0-dim", gather_0, 0, N(SCALAR(IN_REAL), {IN_INDEX, 0, {0}, 1})},
+    {"gather", "empty", gather_0, 0, N(T(IN_REAL, 5, 3), T(IN_INDEX, 0, 3))},
+    {"gather", "slices of dim 0", select_0, ROUGH, N(T(IN_REAL, 5, 3, 4), T(IN_INDEX, 6))},
+    {"gather", "slices of the last", select_last, ROUGH, N(T(IN_REAL, 4, 5), T(IN_INDEX, 6))},
+    {"gather", "large", gather_0, ROUGH | LARGE, N(T(IN_REAL, 5, 3000), T(IN_INDEX, 70, 3000))},
+    {"gather", "large slices", select_0, ROUGH | LARGE, N(T(IN_REAL, 5, 3000), T(IN_INDEX, 70))},
+    {"scatter", "dim 0", scatter_0, 0, N(T(IN_REAL, 5, 3), T(IN_INDEX, 4, 2), T(IN_REAL, 4, 3))},
+    {"scatter", "last", scatter_last, 0, N(T(IN_REAL, 2, 5), T(IN_INDEX, 2, 3), T(IN_REAL, 2, 3))},
+    {"scatter", "a number", scatter_number, 0, N(T(IN_REAL, 5, 3), T(IN_INDEX, 2, 3))},
+    {"scatter", "0-dim", scatter_0, 0, N(SCALAR(IN_REAL), {IN_INDEX, 0, {0}, 1}, SCALAR(IN_REAL))},
+    {"scatter", "nothing", scatter_0, 0, N(T(IN_REAL, 5, 3), T(IN_INDEX, 0, 3), T(IN_REAL, 0, 3))},
+    {"scatter", "large", scatter_0, LARGE, N(T(IN_REAL, 5, 9000), T(IN_INDEX, 20, 9000), T(IN_REAL, 20, 9000))},
+    {"index_copy", "dim 0", index_copy_0, 0, N(T(IN_REAL, 5, 3, 3), T(IN_INDEX, 4), T(IN_REAL, 4, 3, 3))},
+    {"index_copy", "large", index_copy_0, LARGE, N(T(IN_REAL, 5, 9000), T(IN_INDEX, 20), T(IN_REAL, 20, 9000))},
+    {"scatter_add", "dim 0", scatter_add_0, ROUGH, N(T(IN_REAL, 5, 3), T(IN_INDEX, 7, 2), T(IN_REAL, 7, 2))},
+    {"scatter_add", "last", scatter_add_last, ROUGH, N(T(IN_REAL, 2, 5), T(IN_INDEX, 2, 7), T(IN_REAL, 2, 7))},
+    {"scatter_add", "slices", index_add_0, ROUGH, N(T(IN_REAL, 5, 3, 4), T(IN_INDEX, 7), T(IN_REAL, 7, 3, 4))},
+    {"scatter_add", "0-dim", scatter_add_0, ROUGH, N(SCALAR(IN_REAL), {IN_INDEX, 0, {0}, 1}, SCALAR(IN_REAL))},
+    {"scatter_add", "large", scatter_add_0, LARGE, N(T(IN_REAL, 5, 9000), T(IN_INDEX, 20, 9000), T(IN_REAL, 20, 9000))},
+    {"scatter_add", "large lines", scatter_add_last, LARGE,
+     N(T(IN_REAL, 9, 5), T(IN_INDEX, 9, 9000), T(IN_REAL, 9, 9000))},
+    {"scatter_add", "large slices", index_add_0, LARGE, N(T(IN_REAL, 5, 3000), T(IN_INDEX, 70), T(IN_REAL, 70, 3000))},
+    {"index", "one", index_1, ROUGH, N(T(IN_REAL, 5, 3), T(IN_INDEX, 2, 4))},
+    {"index", "two", index_2, ROUGH, N(T(IN_REAL, 5, 5, 2), T(IN_INDEX, 3, 1), T(IN_INDEX32, 4))},
+    {"index", "two apart", index_apart, ROUGH, N(T(IN_REAL, 5, 2, 5), T(IN_INDEX, 3, 1), T(IN_INDEX, 2))},
+    {"index", "two behind", index_behind, COMPOSITE | ROUGH, N(T(IN_REAL, 2, 5, 5), T(IN_INDEX, 3), T(IN_INDEX, 3))},
+    {"index", "none", index_1, 0, N(T(IN_REAL, 5, 3), T(IN_INDEX, 0))},
+    {"index", "large", index_1, LARGE, N(T(IN_REAL, 5, 900), T(IN_INDEX, 200))},
+    {"index_put", "two", index_put_2, 0, N(T(IN_REAL, 5, 5), T(IN_REAL, 3, 2), T(IN_INDEX, 3, 1), T(IN_INDEX, 2))},
+    {"index_put", "two, added", index_put_add, ROUGH,
+     N(T(IN_REAL, 5, 5, 2), T(IN_REAL, 7, 1), T(IN_INDEX, 7), T(IN_INDEX, 7))},
+    {"index_put", "one row to many", index_put_row, ROUGH, N(T(IN_REAL, 5, 3), T(IN_REAL, 3), T(IN_INDEX, 6))},
+    {"index_put", "behind", index_put_behind, COMPOSITE | ROUGH, N(T(IN_REAL, 2, 5), T(IN_REAL, 2, 4), T(IN_INDEX, 4))},
+    {"index_put", "nothing", index_put_row, 0, N(T(IN_REAL, 5, 3), T(IN_REAL, 3), T(IN_INDEX, 0))},
+    {"index_put", "large", index_put_row, LARGE, N(T(IN_REAL, 5, 900), T(IN_REAL, 200, 900), T(IN_INDEX, 200))},
+    {"pad", "2 dims", do_pad, 0, N(T(IN_REAL, 2, 3, 2))},
+    {"pad", "cut", pad_cut, 0, N(T(IN_REAL, 2, 4))},
+    {"pad", "to nothing", pad_cut, 0, N(T(IN_REAL, 2, 2))},
+    {"pad", "large", do_pad, LARGE, N(T(IN_REAL, 90, 900))},
+    {"triu", "upper", do_triu, 0, N(T(IN_REAL, 2, 3, 4))},
+    {"triu", "lower", do_tril, 0, N(T(IN_REAL, 4, 3))},
+    {"triu", "empty", do_tril, 0, N(T(IN_REAL, 0, 3))},
+    {"triu", "large", do_tril, LARGE, N(T(IN_REAL, 300, 300))},
+    ALL_SHAPES("flip", flip_all, IN_REAL, 0),
+    {"flip", "dim 0", flip_0, 0, N(T(IN_REAL, 3, 4))},
+    {"flip", "rolled", roll_2, COMPOSITE, N(T(IN_REAL, 3, 4))},
+    {"expand", "repeated", repeat_2, COMPOSITE | ROUGH, N(T(IN_REAL, 3, 2))},
+    {"diagonal", "[3,2,4]", diagonal_1, 0, N(T(IN_REAL, 3, 2, 4))},
+    {"diagonal", "below", diagonal_back, 0, N(T(IN_REAL, 3, 3, 2))},
+    {"diagonal", "none", diagonal_1, 0, N(T(IN_REAL, 2, 1))},
+    {"diag_embed", "[2,3]", embed_1, 0, N(T(IN_REAL, 2, 3))},
+    {"diag_embed", "of nothing", embed_1, 0, N(T(IN_REAL, 2, 0))},
+    {"trace", "[3,4]", do_trace, ROUGH, N(T(IN_REAL, 3, 4))},
+    {"trace", "of nothing", do_trace, 0, N(T(IN_REAL, 0, 2))},
+    {"cross", "last", cross_last, ROUGH, N(T(IN_REAL, 2, 3), T(IN_REAL, 3))},
+    {"cross", "dim 1", cross_1, ROUGH, N(T(IN_REAL, 2, 3, 2), T(IN_REAL, 2, 3, 1))},
+    {"cross", "none", cross_last, 0, N(T(IN_REAL, 0, 3), T(IN_REAL, 0, 3))},
+    {"cross", "large", cross_1, LARGE, N(T(IN_REAL, 3, 3, 40000), T(IN_REAL, 3, 3, 1))},
+    {"sort", "last", sort_last, 0, N(T(IN_APART, 3, 4))},
+    {"sort", "dim 0, falling", sort_0, 0, N(T(IN_APART, 5, 3))},
+    {"sort", "first 2", top_2, 0, N(T(IN_APART, 3, 5, 2))},
+    {"sort", "0-dim", sort_0, 0, N(SCALAR(IN_APART))},
+    {"sort", "of nothing", sort_last, 0, N(T(IN_APART, 3, 0))},
+    {"sort", "large", sort_last, LARGE, N(T(IN_REAL, 60, 3000))},
+    {"sort", "large, first 2", top_2, LARGE, N(T(IN_REAL, 60, 900))},
+    {"quantile", "kept", quantile_1, COMPOSITE | ROUGH, N(T(IN_APART, 2, 4, 3))},
+    {"quantile", "three", quantiles_0, COMPOSITE | ROUGH, N(T(IN_APART, 5, 3))},
+    {"quantile", "all, no NaN", nanquantile_all, COMPOSITE | ROUGH, N(T(IN_APART, 5, 3))},
+    {"quantile", "0-dim", nanquantile_all, COMPOSITE | ROUGH, N(SCALAR(IN_APART))},
+    {"cdist", "p 2", cdist_2, ONCE | ROUGH, N(T(IN_REAL, 3, 4), T(IN_REAL, 2, 4))},
+    {"cdist", "p 1", cdist_1, ONCE | ROUGH, N(T(IN_AWAY, 2, 3, 3), T(IN_POSITIVE, 2, 3))},
+    {"cdist", "p 3.5", cdist_3, ONCE | ROUGH, N(T(IN_REAL, 3, 3), T(IN_REAL, 2, 4, 3))},
+    {"cdist", "p inf", cdist_inf, ONCE | ROUGH, N(T(IN_APART, 3, 4), T(IN_UNIT, 2, 4))},
+    {"cdist", "p 0", cdist_0, ONCE, N(T(IN_AWAY, 2, 3), T(IN_POSITIVE, 2, 3))},
+    {"cdist", "no columns", cdist_2, ONCE, N(T(IN_REAL, 3, 0), T(IN_REAL, 2, 0))},
+    {"cdist", "large", cdist_2, ONCE | LARGE, N(T(IN_REAL, 2, 70, 40), T(IN_REAL, 2, 150, 40))},
+    {"pdist", "p 2", pdist_2, ONCE | ROUGH, N(T(IN_REAL, 4, 3))},
+    {"pdist", "p 1.5", pdist_1, ONCE | ROUGH, N(T(IN_APART, 4, 3))},
+    {"pdist", "large", pdist_2, ONCE | LARGE, N(T(IN_REAL, 150, 9))},
     {"attention", "plain", attend, ONCE | ROUGH,
      N(T(IN_REAL, 1, 2, 3, 4), T(IN_REAL, 1, 2, 5, 4), T(IN_REAL, 1, 2, 5, 3))},
     {"attention", "causal", attend_causal, ONCE | ROUGH,

@@ -114,6 +114,20 @@ static const struct { const char *row, *name, *cuda, *cpu; } lists[] = {
     {"log_softmax", "log_softmax", "fp32", "none"},
     {"cross_entropy", "cross_entropy", "fp32", "fp32"},
     {"cat", "cat", "none", "promote"},
+    {"mv", "mv", "lower", "none"},
+    {"dot", "dot", "promote", "none"},
+    {"addmm", "addmm", "lower", "lower"},
+    {"addmv", "addmv", "lower", "none"},
+    {"linalg_vecdot", "linalg_vecdot", "none", "lower"},
+    {"bilinear", "bilinear", "promote", "none"},
+    {"index_copy", "index_copy", "none", "promote"},
+    {"scatter_add", "scatter_add", "promote", "none"},
+    {"index_put", "index_put", "promote", "none"},
+    {"trace", "trace", "none", "fp32"},
+    {"cross", "cross", "promote", "none"},
+    {"quantile", "quantile", "none", "fp32"},
+    {"cdist", "cdist", "fp32", "fp32"},
+    {"pdist", "pdist", "fp32", "none"},
 };
 
 static const char *policy_text(int policy)

@@ -161,6 +161,73 @@ static void linears(const char *isa)
     }
 }
 
+/* alpha x y + beta c for every form of c; c's dims behind those of the product. beta 0: c is full of NaN. */
+static int one_addmm(int dtype, int layout, int nx, const int64_t *sx, int ny, const int64_t *sy, int nc,
+                     const int64_t *sc, double alpha, double beta, int c_dtype)
+{
+    lksi_view in[3] = {make(dtype, layout, nx, sx), make(dtype, layout, ny, sy), make(c_dtype, layout, nc, sc)}, z, p;
+    lksi_attr attr = {.product = {.alpha = alpha, .beta = beta}};
+    if (beta == 0)
+        for (int64_t i = 0; i < lksi_numel(&in[2]); i++) set_element(&in[2], i, NAN);
+    int wide = dtype == LKS_F64 ? LKS_F64 : LKS_F32;
+    int good = call(LKSI_OP_matmul, 2, in, 1, &p, NULL, NULL, wide) == LKS_OK, wrong = 0;
+    good = good && call(LKSI_OP_addmm, 3, in, 1, &z, &attr, NULL, LKS_DTYPE_NONE) == LKS_OK;
+    for (int64_t e = 0; good && e < lksi_numel(&z); e++) {
+        int64_t rest = e, at = 0;
+        for (int d = z.ndim - 1; d >= 0; d--) {
+            int own = d - (z.ndim - in[2].ndim);
+            if (own >= 0 && in[2].shape[own] != 1) at += rest % z.shape[d] * in[2].stride[own];
+            rest /= z.shape[d];
+        }
+        double sum = alpha * element(&p, e), add = beta == 0 ? 0 : beta * get_element(in[2].data, c_dtype, at);
+        double k = (double)sx[nx - 1], unit = dtype == LKS_F64 ? 0x1p-50 : 0x1p-21;
+        double slack = unit * (fabs(alpha) * (1 + k) + fabs(add)) + rounding(dtype) * 1.01 * fabs(sum + add) + 1e-7 *
+                       (dtype == LKS_F16);
+        if (!(fabs(element(&z, e) - sum - add) <= slack) && wrong++ == 0)
+            diag("element %lld: got %.9g, want %.9g", (long long)e, element(&z, e), sum + add);
+    }
+    if (!good || wrong) diag("%s, layout %d, alpha %g beta %g: %s", lks_dtype_name(dtype), layout, alpha, beta, why);
+    if (good) drop(&z), drop(&p);
+    for (int i = 0; i < 3; i++) drop(&in[i]);
+    return good && !wrong;
+}
+
+static void addmms(const char *isa)
+{
+    static const double factors[][2] = {{1, 1}, {0.5, -2}, {-1, 0}, {1, 0}, {0, 1}, {1, 0.25}, {3, 1}};
+    for (int t = 0; t < 4; t++) {
+        int good = 1, d = floats[t];
+        for (int l = 0; l < LAST; l++)
+            for (unsigned f = 0; f < sizeof factors / sizeof *factors; f++) {
+                double al = factors[f][0], be = factors[f][1];
+                int cd = f == 1 && d != LKS_F64 ? LKS_F32 : d;
+#define CASE(x, y, ...) good &= one_addmm(d, l, x, y, SHAPE(__VA_ARGS__), al, be, cd)
+                CASE(SHAPE(13, 31), SHAPE(31, 37), 13, 37);
+                CASE(SHAPE(13, 31), SHAPE(31, 37), 37);
+                CASE(SHAPE(13, 31), SHAPE(31, 37), 13, 1);
+                CASE(SHAPE(13, 31), SHAPE(31, 37), 1, 1);
+                CASE(SHAPE(40, 800), SHAPE(800, 70), 40, 70); /* several passes over the inner dim */
+                CASE(SHAPE(2, 40), SHAPE(40, 70), 2, 70);     /* few rows, few columns */
+                CASE(SHAPE(70, 40), SHAPE(40, 2), 70, 2);
+                CASE(SHAPE(70, 40), SHAPE(40, 2), 70, 1);
+                CASE(SHAPE(3, 5, 7), SHAPE(3, 7, 4), 3, 5, 4);
+                CASE(SHAPE(3, 5, 7), SHAPE(7, 4), 5, 4);
+                CASE(SHAPE(3, 5, 7), SHAPE(7, 4), 3, 1, 4);
+                CASE(SHAPE(3, 5, 7), SHAPE(3, 7, 4), 3, 1, 1);
+                CASE(SHAPE(5, 7), SHAPE(3, 7, 4), 3, 5, 1);
+                CASE(SHAPE(9, 1, 7), SHAPE(7, 40), 9, 1, 40);
+                CASE(SHAPE(9, 20, 7), SHAPE(9, 7, 1), 9, 20, 1);
+                CASE(SHAPE(7), SHAPE(7, 40), 40);
+                CASE(SHAPE(40, 7), SHAPE(7), 40);
+                CASE(SHAPE(3, 40, 7), SHAPE(7), 3, 1);
+                CASE(SHAPE(6, 0), SHAPE(0, 4), 6, 4);
+                CASE(SHAPE(0, 3), SHAPE(3, 4), 4);
+#undef CASE
+            }
+        ok(good, "%s %s: addmm, any addend, factors and layout; beta 0 does not read", isa, lks_dtype_name(d));
+    }
+}
+
 /* The same bits whatever the threads. */
 static void threads(const char *isa)
 {
@@ -277,6 +344,7 @@ int main(void)
         shapes(isas[i]);
         expanded(isas[i]);
         linears(isas[i]);
+        addmms(isas[i]);
         special_values(isas[i]);
         close_cpu();
         threads(isas[i]);

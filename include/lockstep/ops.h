@@ -193,6 +193,33 @@ LKS_API lks_tensor *lks_recurrence(lks_tensor *a, lks_tensor *b, int dim, int re
 LKS_API lks_tensor *lks_matmul(lks_tensor *a, lks_tensor *b);
 /* x [..., in], weight [out, in], bias [out] or LKS_NONE: x weight^T + bias, [..., out]. bias may be wider than x. */
 LKS_API lks_tensor *lks_linear(lks_tensor *x, lks_tensor *weight, lks_tensor *bias);
+/* Forms of matmul that take exactly these dims: mm [n, k] [k, m], bmm [B, n, k] [B, k, m] (batches do not broadcast),
+ * mv [n, k] [k], dot [k] [k]. Inside a CUDA region mv runs in the region's dtype and dot in its widest input's. */
+LKS_API lks_tensor *lks_mm(lks_tensor *a, lks_tensor *b);
+LKS_API lks_tensor *lks_bmm(lks_tensor *a, lks_tensor *b);
+LKS_API lks_tensor *lks_mv(lks_tensor *a, lks_tensor *b);
+LKS_API lks_tensor *lks_dot(lks_tensor *a, lks_tensor *b);
+/* beta c + alpha a b, scaled and added in float32 or wider before the one rounding. c broadcasts to the product, may be
+ * wider than it, and LKS_NONE adds nothing; with beta 0 it is not read (its NaN and infinities do not spread). a b is
+ * mm, bmm, mv; for addr the outer product of two vectors; for addbmm the sum of the batch's products. */
+LKS_API lks_tensor *lks_addmm(lks_tensor *c, lks_tensor *a, lks_tensor *b, double beta, double alpha);
+LKS_API lks_tensor *lks_baddbmm(lks_tensor *c, lks_tensor *a, lks_tensor *b, double beta, double alpha);
+LKS_API lks_tensor *lks_addbmm(lks_tensor *c, lks_tensor *a, lks_tensor *b, double beta, double alpha);
+LKS_API lks_tensor *lks_addmv(lks_tensor *c, lks_tensor *a, lks_tensor *b, double beta, double alpha);
+LKS_API lks_tensor *lks_addr(lks_tensor *c, lks_tensor *a, lks_tensor *b, double beta, double alpha);
+/* a [n], b [m]: a_i b_j, [n, m]. */
+LKS_API lks_tensor *lks_outer(lks_tensor *a, lks_tensor *b);
+/* Sum of a b along dim (of the broadcast shape), that dim removed. One floating dtype. */
+LKS_API lks_tensor *lks_linalg_vecdot(lks_tensor *a, lks_tensor *b, int dim);
+/* x1 [..., I], x2 [..., J], weight [O, I, J], bias [O] or LKS_NONE: y_o = x1 W_o x2 + bias_o, [..., O]. */
+LKS_API lks_tensor *lks_bilinear(lks_tensor *x1, lks_tensor *x2, lks_tensor *weight, lks_tensor *bias);
+/* Product of n matrices in the order that needs fewest multiplications (dynamic programming). multi_dot takes a vector
+ * as the first (a row) or last (a column), whose dim the result lacks. n = 1 gives x[0] itself. */
+LKS_API lks_tensor *lks_multi_dot(int n, lks_tensor *const *x);
+LKS_API lks_tensor *lks_chain_matmul(int n, lks_tensor *const *x);
+/* Sum over n pairs of dims, dims_a[i] of a with dims_b[i] of b; NULL: the last n of a, the first n of b. The result has
+ * the other dims of a, then those of b. */
+LKS_API lks_tensor *lks_tensordot(lks_tensor *a, lks_tensor *b, int n, const int *dims_a, const int *dims_b);
 
 /* --- convolution and pooling ------------------------------------------------------------------------------------
  * Over 1, 2 or 3 dims: x [N, C, L], [N, C, H, W] or [N, C, D, H, W]. Arrays have one entry for each of these dims, the
@@ -396,6 +423,87 @@ LKS_API lks_tensor *lks_ctc_loss(lks_tensor *log_probs, lks_tensor *targets, lks
 /* weight [V, D], index int64 or int32 of any shape: [..., D]. Out of range: as the target of cross_entropy. */
 LKS_API lks_tensor *lks_embedding(lks_tensor *weight, lks_tensor *index);
 LKS_API lks_tensor *lks_cat(int n, lks_tensor *const *x, int dim);
+/* Tensors of one shape joined along a new dim. */
+LKS_API lks_tensor *lks_stack(int n, lks_tensor *const *x, int dim);
+/* n pieces of these sizes, which add up to dim's; returns n or a negative status. */
+LKS_API int lks_split_sizes(lks_tensor *x, int n, const int64_t *sizes, int dim, lks_tensor **out);
+
+/* In what follows index is int64 or int32, and a number out of range is met as the target of cross_entropy is. Where
+ * one place is written several times the last in row-major order of index wins (and alone has a gradient); sums are
+ * added in that order, in float32 or wider. So results do not depend on threads. src and values have x's dtype. x
+ * itself is left as it is. */
+
+/* index has x's number of dims and is nowhere larger but along dim. gather: y[i][j][k] = x[i][index[i][j][k]][k] for
+ * dim 1. scatter: y = x, y[i][index[i][j][k]][k] = src[i][j][k]; src at least as large as index; or a number. */
+LKS_API lks_tensor *lks_gather(lks_tensor *x, int dim, lks_tensor *index);
+LKS_API lks_tensor *lks_scatter(lks_tensor *x, int dim, lks_tensor *index, lks_tensor *src);
+LKS_API lks_tensor *lks_scatter_value(lks_tensor *x, int dim, lks_tensor *index, double value);
+LKS_API lks_tensor *lks_scatter_add(lks_tensor *x, int dim, lks_tensor *index, lks_tensor *src);
+/* gather whose x and index broadcast outside dim. */
+LKS_API lks_tensor *lks_take_along_dim(lks_tensor *x, lks_tensor *index, int dim);
+/* index [n] names whole slices of x along dim: picked; added to by alpha src; overwritten by src (x's shape, n along
+ * dim). */
+LKS_API lks_tensor *lks_index_select(lks_tensor *x, int dim, lks_tensor *index);
+LKS_API lks_tensor *lks_index_add(lks_tensor *x, int dim, lks_tensor *index, lks_tensor *src, double alpha);
+LKS_API lks_tensor *lks_index_copy(lks_tensor *x, int dim, lks_tensor *index, lks_tensor *src);
+/* x[index[0], index[1], ...] for the first n dims of x; LKS_NONE takes a dim whole. Indices broadcast to one shape B
+ * and may be negative (from the end). The result has B where the named dims were if they are side by side, else in
+ * front, and the other dims of x. index_put: y = x with values (broadcast to that result) in these places, or
+ * added to them. */
+LKS_API lks_tensor *lks_index(lks_tensor *x, int n, lks_tensor *const *index);
+LKS_API lks_tensor *lks_index_put(lks_tensor *x, int n, lks_tensor *const *index, lks_tensor *values, int accumulate);
+/* [..., classes] int64: 1 at index, else 0. */
+LKS_API lks_tensor *lks_one_hot(lks_tensor *index, int64_t classes);
+/* mask (BOOL) ? value : x; condition ? a : b. The number takes the tensor's dtype. */
+LKS_API lks_tensor *lks_masked_fill(lks_tensor *x, lks_tensor *mask, double value);
+LKS_API lks_tensor *lks_where_scalar(lks_tensor *condition, lks_tensor *a, double b);
+
+/* value around the last n / 2 dims of x: pads[0], pads[1] before and after in the last dim, pads[2], pads[3] in the one
+ * before, and so on; negative ones cut off. */
+LKS_API lks_tensor *lks_pad(lks_tensor *x, int n, const int64_t *pads, double value);
+/* x [..., n, m] with 0 below (triu) or above (tril) the diagonal, number `diagonal` to the right of the main one. */
+LKS_API lks_tensor *lks_triu(lks_tensor *x, int64_t diagonal);
+LKS_API lks_tensor *lks_tril(lks_tensor *x, int64_t diagonal);
+/* View of the diagonal over dims d0 and d1, as the last dim. diag_embed: the reverse, 0 elsewhere, with the matrix in
+ * dims d0 and d1 of the result. diag: diagonal (a copy) of a matrix, or the matrix of a vector. trace [n, m]: its
+ * sum. */
+LKS_API lks_tensor *lks_diagonal(lks_tensor *x, int64_t offset, int d0, int d1);
+LKS_API lks_tensor *lks_diag_embed(lks_tensor *x, int64_t offset, int d0, int d1);
+LKS_API lks_tensor *lks_diag(lks_tensor *x, int64_t offset);
+LKS_API lks_tensor *lks_trace(lks_tensor *x);
+/* Product of vectors in space; dim (of the broadcast shape) has size 3. */
+LKS_API lks_tensor *lks_cross(lks_tensor *a, lks_tensor *b, int dim);
+/* Reversed along n dims; shifted along n dims, what leaves at the end comes in at the start; times[d] copies along each
+ * of n dims (x may get leading ones). */
+LKS_API lks_tensor *lks_flip(lks_tensor *x, int n, const int *dims);
+LKS_API lks_tensor *lks_roll(lks_tensor *x, int n, const int64_t *shifts, const int *dims);
+LKS_API lks_tensor *lks_repeat(lks_tensor *x, int n, const int64_t *times);
+
+/* In rising order along dim, or falling, with int64 indices. Stable both ways; NaN counts as the largest, -0 and 0
+ * alike. topk: the first k of that. values or indices may be NULL. */
+LKS_API lks_status lks_sort(lks_tensor *x, int dim, int descending, lks_tensor **values, lks_tensor **indices);
+LKS_API lks_tensor *lks_argsort(lks_tensor *x, int dim, int descending);
+LKS_API lks_status lks_topk(lks_tensor *x, int64_t k, int dim, int largest, lks_tensor **values, lks_tensor **indices);
+
+enum lks_quantile_mode {
+    LKS_QUANTILE_LINEAR,
+    LKS_QUANTILE_LOWER,
+    LKS_QUANTILE_HIGHER,
+    LKS_QUANTILE_MIDPOINT,
+    LKS_QUANTILE_NEAREST
+};
+#define LKS_DIM_ALL 1000 /* of a dim: x as one line */
+/* Quantiles of the nq numbers q in [0, 1] along dim: the place q (n - 1) of the sorted line, between two elements as
+ * interpolation says (NEAREST: halves to the even place). nq > 1 gives a leading dim. A line with a NaN gives NaN;
+ * nanquantile leaves NaN out, and gives NaN if there is nothing else. Floats; an empty line is LKS_ERR_SHAPE. */
+LKS_API lks_tensor *lks_quantile(lks_tensor *x, int nq, const double *q, int dim, int keepdim, int interpolation);
+LKS_API lks_tensor *lks_nanquantile(lks_tensor *x, int nq, const double *q, int dim, int keepdim, int interpolation);
+
+/* Distances (sum |a - b|^p)^(1/p) of rows, a [..., P, M], b [..., R, M]: [..., P, R], batches broadcast. pdist: of the
+ * pairs i < j of x [N, M], [N (N - 1) / 2]. p = INFINITY: the largest difference, 0: how many differ. Differences are
+ * taken directly, so near rows do not cancel. The gradient at distance 0 is 0. Not twice differentiable. */
+LKS_API lks_tensor *lks_cdist(lks_tensor *a, lks_tensor *b, double p);
+LKS_API lks_tensor *lks_pdist(lks_tensor *x, double p);
 
 /* --- random -------------------------------------------------------------------------------------------------------*/
 

@@ -22,10 +22,10 @@
 
 #define LKSI_GEMM_BATCH_DIMS LKS_MAX_DIMS
 
-/* C[i,j] = sum_p A[i,p] B[p,j] (+ C[i,j] if add) + bias[j], over a batch. Strides in elements, any value (0 too, not
+/* C[i,j] = sum_p A[i,p] B[p,j] (+ C[i,j] if add) + bias[i,j], over a batch. Strides in elements, any value (0 too, not
  * for C). Either all dtypes are F64, or a, b, c, bias are each one of F32, BF16, F16 and the sum is a float32 one,
  * rounded once. k = 0 gives bias (or zeros). The order of additions depends on sizes and strides, not on threads or
- * position. */
+ * position. scaled: alpha times the sum, beta times the bias (not with add). */
 typedef struct lksi_gemm {
     int64_t m, n, k;
     const void *a, *b, *bias; /* bias NULL: none */
@@ -35,9 +35,11 @@ typedef struct lksi_gemm {
     int64_t bias_rs, bias_cs;                   /* bias[i bias_rs + j bias_cs]; usually (0, 1) */
     const void *packed_b;                       /* B as LKSI_LOCAL(gemm_pack) left it, or NULL */
     int32_t add;                                /* only where c_dtype is F32 or F64 */
+    int32_t scaled;
+    double alpha, beta;
     int32_t nbatch;                             /* batch dims, outermost first */
     int64_t batch[LKSI_GEMM_BATCH_DIMS], a_bs[LKSI_GEMM_BATCH_DIMS], b_bs[LKSI_GEMM_BATCH_DIMS],
-        c_bs[LKSI_GEMM_BATCH_DIMS];
+        c_bs[LKSI_GEMM_BATCH_DIMS], bias_bs[LKSI_GEMM_BATCH_DIMS];
 } lksi_gemm;
 
 /* On all workers. Uses scratch slot 0 of each worker. */

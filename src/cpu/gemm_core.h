@@ -134,24 +134,31 @@ static void NAME(pack_a_panels)(REAL *restrict to, const lksi_gemm *g, int64_t i
     }
 }
 
-/* C rows i.., columns j.. [mr, nr] = t [mr, ldt] (+ C if add) (+ bias) */
+/* C rows i.., columns j.. [mr, nr] = t [mr, ldt] (+ C if add); in the end scaled, and with the bias (bias_j if it is the
+ * same for all rows). */
 static void NAME(store)(const lksi_gemm *g, int64_t i, int64_t j, int64_t mr, int64_t nr, const REAL *t, int64_t ldt,
-                        int add, int bias, const REAL *bias_j)
+                        int add, int end, const REAL *bias_j)
 {
-    REAL row[NR];
+    REAL row[NR], own[NR];
+    int bias = end && g->bias, scale = end && g->scaled;
+    REAL alpha = (REAL)g->alpha, beta = scale ? (REAL)g->beta : 1;
     for (int64_t r = 0; r < mr; r++, t += ldt) {
         void *c = io_at(g->c, g->c_dtype, (i + r) * g->c_rs + j * g->c_cs);
         const REAL *x = t;
-        if (add || bias) {
+        if (add || bias || scale) {
             for (int64_t q = 0; q < nr; q++) row[q] = t[q];
             if (add)
                 for (int64_t q = 0; q < nr; q++) row[q] = ((const REAL *)c)[q * g->c_cs] + row[q];
-            if (bias && bias_j)
-                for (int64_t q = 0; q < nr; q++) row[q] += bias_j[q];
-            if (bias && !bias_j) {
-                REAL b;
-                NAME(io_load)(&b, io_at(g->bias, g->bias_dtype, (i + r) * g->bias_rs), g->bias_dtype, 1, 1);
-                for (int64_t q = 0; q < nr; q++) row[q] += b;
+            if (scale)
+                for (int64_t q = 0; q < nr; q++) row[q] *= alpha;
+            if (bias) {
+                const REAL *b = bias_j;
+                if (!b) {
+                    int64_t at = (i + r) * g->bias_rs + j * g->bias_cs;
+                    NAME(io_load)(own, io_at(g->bias, g->bias_dtype, at), g->bias_dtype, g->bias_cs, nr);
+                    b = own;
+                }
+                for (int64_t q = 0; q < nr; q++) row[q] += beta * b[q];
             }
             x = row;
         }
@@ -261,20 +268,19 @@ static void NAME(gemm_serial)(const lksi_gemm *g, REAL *memory)
                             else
                                 NAME(tile_rows)(kc, a + i * rs, rs, b, c, ldc, add);
                             if (q.direct && whole_tile) {
-                                if (last && g->bias) {
-                                    if (bias)
+                                if (last && (g->bias || g->scaled)) {
+                                    if (bias && !g->scaled)
                                         for (int r = 0; r < MR; r++)
                                             for (int s = 0; s < NR; s++) c[r * ldc + s] += bias[j + s];
                                     else
-                                        NAME(store)(g, i0 + i, j0 + j, mr, nr, c, ldc, 0, 1, NULL);
+                                        NAME(store)(g, i0 + i, j0 + j, mr, nr, c, ldc, 0, 1, bias ? bias + j : NULL);
                                 }
                             } else if (q.acc) {
                                 if (last)
-                                    NAME(store)(g, i0 + i, j0 + j, mr, nr, c, ldc, g->add, g->bias != NULL,
-                                                bias ? bias + j : NULL);
+                                    NAME(store)(g, i0 + i, j0 + j, mr, nr, c, ldc, g->add, 1, bias ? bias + j : NULL);
                             } else {
                                 /* over several passes when direct but not whole: bias with the last one only */
-                                NAME(store)(g, i0 + i, j0 + j, mr, nr, c, ldc, g->add || !first, last && g->bias,
+                                NAME(store)(g, i0 + i, j0 + j, mr, nr, c, ldc, g->add || !first, last,
                                             bias ? bias + j : NULL);
                             }
                         }
@@ -364,7 +370,7 @@ static void NAME(gemm_thin)(const lksi_gemm *g, REAL *memory)
             if (g->bias && !g->bias_rs)
                 NAME(io_load)(bias, io_at(g->bias, g->bias_dtype, (j0 + j) * g->bias_cs), g->bias_dtype, g->bias_cs,
                               nr);
-            NAME(store)(g, 0, j0 + j, g->m, nr, total + j, THIN_COLUMNS, g->add, g->bias != NULL,
+            NAME(store)(g, 0, j0 + j, g->m, nr, total + j, THIN_COLUMNS, g->add, 1,
                         g->bias && !g->bias_rs ? bias : NULL);
         }
     }

@@ -202,6 +202,7 @@ static void drop_batch(lksi_gemm *g, int d)
         g->a_bs[d] = g->a_bs[d + 1];
         g->b_bs[d] = g->b_bs[d + 1];
         g->c_bs[d] = g->c_bs[d + 1];
+        g->bias_bs[d] = g->bias_bs[d + 1];
     }
 }
 
@@ -214,7 +215,7 @@ static void simplify(lksi_gemm *g)
     for (int d = g->nbatch - 2; d >= 0; d--) {
         int64_t inner = g->batch[d + 1];
         if (g->a_bs[d] != inner * g->a_bs[d + 1] || g->b_bs[d] != inner * g->b_bs[d + 1] ||
-            g->c_bs[d] != inner * g->c_bs[d + 1])
+            g->c_bs[d] != inner * g->c_bs[d + 1] || g->bias_bs[d] != inner * g->bias_bs[d + 1])
             continue;
         g->batch[d + 1] *= g->batch[d];
         drop_batch(g, d);
@@ -222,13 +223,13 @@ static void simplify(lksi_gemm *g)
     while (g->nbatch > 0) {
         int d = g->nbatch - 1;
         int64_t count = g->batch[d];
-        if (g->b_bs[d] == 0 && !g->bias_rs &&
-            (g->m == 1 || (g->a_bs[d] == g->m * g->a_rs && g->c_bs[d] == g->m * g->c_rs))) {
-            if (g->m == 1) g->a_rs = g->a_bs[d], g->c_rs = g->c_bs[d];
+        if (g->b_bs[d] == 0 && (g->m == 1 || (g->a_bs[d] == g->m * g->a_rs && g->c_bs[d] == g->m * g->c_rs &&
+                                              g->bias_bs[d] == g->m * g->bias_rs))) {
+            if (g->m == 1) g->a_rs = g->a_bs[d], g->c_rs = g->c_bs[d], g->bias_rs = g->bias_bs[d];
             g->m *= count;
-        } else if (g->a_bs[d] == 0 && !g->bias &&
-                   (g->n == 1 || (g->b_bs[d] == g->n * g->b_cs && g->c_bs[d] == g->n * g->c_cs))) {
-            if (g->n == 1) g->b_cs = g->b_bs[d], g->c_cs = g->c_bs[d];
+        } else if (g->a_bs[d] == 0 && (g->n == 1 || (g->b_bs[d] == g->n * g->b_cs && g->c_bs[d] == g->n * g->c_cs &&
+                                                     g->bias_bs[d] == g->n * g->bias_cs))) {
+            if (g->n == 1) g->b_cs = g->b_bs[d], g->c_cs = g->c_bs[d], g->bias_cs = g->bias_bs[d];
             g->n *= count;
         } else {
             break;
@@ -256,12 +257,12 @@ static void product_pieces(void *arg, int64_t begin, int64_t end, int worker)
         lksi_gemm g = *s->g;
         int64_t j = u % s->column_pieces * s->columns, rest = u / s->column_pieces;
         int64_t i = rest % s->row_pieces * s->rows;
-        int64_t a = 0, b = 0, c = 0;
+        int64_t a = 0, b = 0, c = 0, bias = 0;
         rest /= s->row_pieces;
         for (int d = g.nbatch - 1; d >= 0; d--) {
             int64_t at = rest % g.batch[d];
             rest /= g.batch[d];
-            a += at * g.a_bs[d], b += at * g.b_bs[d], c += at * g.c_bs[d];
+            a += at * g.a_bs[d], b += at * g.b_bs[d], c += at * g.c_bs[d], bias += at * g.bias_bs[d];
         }
         g.m = g.m - i < s->rows ? g.m - i : s->rows;
         g.n = g.n - j < s->columns ? g.n - j : s->columns;
@@ -269,7 +270,7 @@ static void product_pieces(void *arg, int64_t begin, int64_t end, int worker)
         g.a = io_at(g.a, g.a_dtype, a + i * g.a_rs);
         g.b = io_at(g.b, g.b_dtype, b + j * g.b_cs);
         g.c = io_at(g.c, g.c_dtype, c + i * g.c_rs + j * g.c_cs);
-        if (g.bias) g.bias = io_at(g.bias, g.bias_dtype, i * g.bias_rs + j * g.bias_cs);
+        if (g.bias) g.bias = io_at(g.bias, g.bias_dtype, bias + i * g.bias_rs + j * g.bias_cs);
         if (s->thin) {
             if (g.c_dtype == LKS_F64) gemm_thin_f64(&g, memory);
             else gemm_thin_f32(&g, memory);
@@ -343,7 +344,7 @@ lks_status LKSI_LOCAL(gemm)(lksi_cpu *cpu, const lksi_args *a, const lksi_gemm *
 }
 
 /* x [b..., m, k] @ y [b..., k, n]; a vector on either side gets a dim of 1 that the result lacks. */
-LKSI_KERNEL(matmul)
+static lksi_gemm product_of(const lksi_args *a)
 {
     const lksi_view *x = &a->in[0], *y = &a->in[1], *z = &a->out[0];
     int xv = x->ndim == 1, yv = y->ndim == 1, xd = x->ndim, yd = y->ndim, zd = z->ndim;
@@ -365,8 +366,43 @@ LKSI_KERNEL(matmul)
         g.b_bs[d] = j < 0 || y->shape[j] == 1 ? 0 : y->stride[j];
         g.c_bs[d] = z->stride[d];
     }
+    return g;
+}
+
+LKSI_KERNEL(matmul)
+{
+    lksi_gemm g = product_of(a);
     return LKSI_LOCAL(gemm)(cpu, a, &g);
 }
+
+LKSI_KERNEL(mv) { return LKSI_KERNEL_NAME(matmul)(cpu, a); }
+LKSI_KERNEL(dot) { return LKSI_KERNEL_NAME(matmul)(cpu, a); }
+
+/* Stride of c, broadcast to z, in z's dim d. */
+static int64_t stride_in(const lksi_view *c, const lksi_view *z, int d)
+{
+    int own = d - (z->ndim - c->ndim);
+    return d < 0 || own < 0 || c->shape[own] == 1 ? 0 : c->stride[own];
+}
+
+/* alpha x y + beta c */
+LKSI_KERNEL(addmm)
+{
+    lksi_gemm g = product_of(a);
+    const lksi_view *c = &a->in[2], *z = &a->out[0];
+    int xv = a->in[0].ndim == 1, yv = a->in[1].ndim == 1, at = z->ndim - 1;
+    g.alpha = a->attr.product.alpha, g.beta = a->attr.product.beta;
+    if (a->nin > 2 && c->ndim >= 0 && g.beta != 0) {
+        g.bias = c->data, g.bias_dtype = c->dtype;
+        if (!yv) g.bias_cs = stride_in(c, z, at--);
+        if (!xv) g.bias_rs = stride_in(c, z, at--);
+        for (int d = 0; d < g.nbatch; d++) g.bias_bs[d] = stride_in(c, z, d);
+    }
+    g.scaled = g.alpha != 1 || (g.bias && g.beta != 1);
+    return LKSI_LOCAL(gemm)(cpu, a, &g);
+}
+
+LKSI_KERNEL(addmv) { return LKSI_KERNEL_NAME(addmm)(cpu, a); }
 
 /* x [..., I] @ weight [O, I]^T + bias [O] */
 LKSI_KERNEL(linear)

@@ -268,7 +268,7 @@ int lksi_onednn_bf16(lksi_cpu *cpu)
 int lksi_onednn_prepare(lksi_cpu *cpu, const lksi_gemm *g, int64_t rows, int64_t columns, int64_t *bytes)
 {
     state *s = state_of(cpu);
-    if (!s || g->add || g->k == 0 || g->c_cs != 1 || type_of(g->a_dtype) == dnnl_data_type_undef ||
+    if (!s || g->add || g->scaled || g->k == 0 || g->c_cs != 1 || type_of(g->a_dtype) == dnnl_data_type_undef ||
         type_of(g->b_dtype) == dnnl_data_type_undef || type_of(g->c_dtype) == dnnl_data_type_undef)
         return 0;
     if (g->bias && (g->bias_rs != 0 || g->bias_cs != 1 || type_of(g->bias_dtype) == dnnl_data_type_undef)) return 0;

@@ -20,7 +20,17 @@ static lks_tensor *rows_of(lks_tensor *x)
     return lks_reshape(x, 2, shape);
 }
 
-RULE(matmul)
+/* alpha x y */
+static lks_tensor *scaled_product(lks_tensor *x, lks_tensor *y, double alpha, lks_tensor *into)
+{
+    if (alpha == 1) return lksi_matmul_into(x, y, into);
+    lks_tensor *in[2] = {x, y};
+    lks_context *ctx = lksi_ctx(2, in);
+    lksi_attr attr = {.product = {.alpha = alpha}};
+    return ctx && lksi_call(ctx, "addmm", LKSI_OP_addmm, 2, in, &attr, 1, &into) == LKS_OK ? into : NULL;
+}
+
+static lks_status product_back(lksi_back *b, double alpha)
 {
     lks_tensor *x = lksi_back_in(b, 0), *y = lksi_back_in(b, 1), *g = b->g;
     int x1 = x->v.ndim == 1, y1 = y->v.ndim == 1;
@@ -32,7 +42,7 @@ RULE(matmul)
     if (!x || !y || !g) return lksi_rule_failed(b);
     if (lksi_back_needs(b, 0)) {
         lks_tensor *slot = !x1 && !y1 && x->v.ndim == 2 && y->v.ndim == 2 ? lksi_back_slot(b, 0) : NULL;
-        lks_tensor *dx = lksi_matmul_into(g, lksi_mT(y), slot);
+        lks_tensor *dx = scaled_product(g, lksi_mT(y), alpha, slot);
         GIVE(0, x1 ? lks_squeeze(dx, -2) : dx);
     }
     if (lksi_back_needs(b, 1)) {
@@ -41,13 +51,53 @@ RULE(matmul)
             slot = y1 ? NULL : lksi_back_slot(b, 1);
             lks_tensor *x2 = rows_of(x), *g2 = rows_of(g);
             if (!x2 || !g2) return lksi_rule_failed(b);
-            dy = lksi_matmul_into(lksi_mT(x2), g2, slot);
+            dy = scaled_product(lksi_mT(x2), g2, alpha, slot);
         } else {
             if (x->v.ndim == 2 && y->v.ndim == 2 && !y1) slot = lksi_back_slot(b, 1);
-            dy = lksi_matmul_into(lksi_mT(x), g, slot);
+            dy = scaled_product(lksi_mT(x), g, alpha, slot);
         }
         GIVE(1, y1 ? lks_squeeze(dy, -1) : dy);
     }
+    return LKS_OK;
+}
+
+RULE(matmul) { return product_back(b, 1); }
+RULE(mv) { return product_back(b, 1); }
+RULE(dot) { return product_back(b, 1); }
+
+RULE(addmm)
+{
+    double beta = b->attr->product.beta;
+    if (lksi_back_needs(b, 0) || lksi_back_needs(b, 1)) TRY(product_back(b, b->attr->product.alpha));
+    GIVE(2, beta == 1 ? b->g : lks_mul_scalar(b->g, beta));
+    return LKS_OK;
+}
+
+RULE(addmv) { return lksi_back_addmm(b); }
+
+RULE(linalg_vecdot)
+{
+    lks_tensor *g = lks_unsqueeze(b->g, b->attr->dim.dim);
+    GIVE(0, lks_mul(g, lksi_back_in(b, 1)));
+    GIVE(1, lks_mul(g, lksi_back_in(b, 0)));
+    return LKS_OK;
+}
+
+/* y_o = x1 W_o x2: each gradient is a bilinear form too, with W's dims in another order; dW = (g x1)^T x2 over rows. */
+RULE(bilinear)
+{
+    lks_tensor *x = lksi_back_in(b, 0), *y = lksi_back_in(b, 1), *w = lksi_back_in(b, 2), *g = b->g;
+    GIVE(0, lks_bilinear(g, y, lks_permute(w, 3, (int[]){1, 0, 2}), lks_none));
+    GIVE(1, lks_bilinear(g, x, lks_permute(w, 3, (int[]){2, 0, 1}), lks_none));
+    if (lksi_back_needs(b, 2)) {
+        int64_t shape[2] = {1, w->v.shape[0] * w->v.shape[1]};
+        lks_tensor *g2 = rows_of(g), *x2 = rows_of(x), *y2 = rows_of(y);
+        if (!g2 || !x2 || !y2) return lksi_rule_failed(b);
+        shape[0] = g2->v.shape[0];
+        lks_tensor *gx = lks_reshape(lks_mul(lks_unsqueeze(g2, 2), lks_unsqueeze(x2, 1)), 2, shape);
+        GIVE(2, gx ? lksi_reshape_like(lksi_matmul_into(lksi_mT(gx), y2, NULL), 3, w->v.shape) : NULL);
+    }
+    GIVE(3, g);
     return LKS_OK;
 }
 

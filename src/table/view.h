@@ -56,6 +56,12 @@ typedef union lksi_attr {
     struct { int32_t ndim; int64_t shape[LKS_MAX_DIMS]; } view;
     struct { int32_t dim; int64_t start, stop, step, size; } slice; /* size: of dim before slicing, for backward */
     struct { int32_t ndim, dims[LKS_MAX_DIMS]; } permute;
+    struct { double alpha, beta; } product; /* alpha a b + beta c */
+    struct { int32_t d0, d1, upper; int64_t offset, rows, columns; } diagonal; /* rows, columns: of what embed makes */
+    struct { double value; int64_t before[LKS_MAX_DIMS], after[LKS_MAX_DIMS]; } pad; /* negative: cut off */
+    struct { int32_t dim, descending; int64_t k; } sort;                              /* k: how many are kept */
+    struct { double p; } distance;
+    struct { int32_t n, accumulate; } put;                                            /* n index tensors */
     struct { int64_t i[12]; double f[6]; } raw; /* optimizer rows: see src/table/step.h */
 } lksi_attr;
 
