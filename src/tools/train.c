@@ -79,7 +79,6 @@ static int settle(options *o, int lm)
     if (opt_whole(o, accumulate) > opt_whole(o, batch))
         return usage_error("--accumulate %lld is more than --batch %lld samples", (long long)opt_whole(o, accumulate),
                            (long long)opt_whole(o, batch));
-    if (opt_whole(o, accumulate) > 64) return usage_error("--accumulate is %lld; at most 64", (long long)opt_whole(o, accumulate));
     return 0;
 }
 
