@@ -54,6 +54,9 @@ static const struct { const char *row, *cuda, *cpu; } other_names[] = {
     {"attention", "scaled_dot_product_attention", "scaled_dot_product_attention"},
     {"cross_entropy", "cross_entropy", "cross_entropy_loss"},
     {"cross_entropy_soft", "cross_entropy", "cross_entropy_loss"},
+    {"pow_scalar", "pow", "pow"},
+    {"rpow", "__rpow__", "__rpow__"},
+    {"rdiv", "__rdiv__", "__rdiv__"},
     {"grid_sampler_2d", "grid_sample", "grid_sampler_2d"},
     {"grid_sampler_3d", "grid_sample", "grid_sampler_3d"},
 };

@@ -3,13 +3,12 @@
 # lks_fortran.m4 - the Fortran module: a compiler that reads array descriptors of C (Fortran 2018), its module flags, and
 # whether the mpi_f08 module of this MPI can be read by it.
 
-# LKS_FORTRAN - FORTRAN (conditional), FC, LKS_MPI_F08, MPI_FCFLAGS. AC_FC_MODULE_FLAG only once a compile has worked:
+# LKS_FORTRAN, after AC_PROG_FC - FORTRAN (conditional), FC, LKS_MPI_F08, MPI_FCFLAGS. AC_FC_MODULE_FLAG only once a compile has worked:
 # without a compiler it leaves configure in a removed folder.
 AC_DEFUN([LKS_FORTRAN], [
 AC_ARG_ENABLE([fortran], [AS_HELP_STRING([--disable-fortran], [no Fortran module])], [], [enable_fortran=auto])
 AC_ARG_VAR([MPI_FCFLAGS], [where Fortran finds the modules of MPI])
 AC_ARG_VAR([MPI_FCLIBS], [link flags of MPI for Fortran programs])
-AC_PROG_FC
 have_fc=no lks_f08=
 AS_IF([test "x$enable_fortran" != xno && test "x$FC" != x], [
   AC_LANG_PUSH([Fortran])
