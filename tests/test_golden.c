@@ -133,25 +133,73 @@ CALL(do_mul_scalar) { NOT_USED; return one(y, lks_mul_scalar(x[0], NUM(v))); }
 CALL(do_gelu) { NOT_USED; return one(y, lks_gelu(x[0], INT(tanh_form))); }
 CALL(do_where) { NOT_USED; return one(y, lks_where(x[0], x[1], x[2])); }
 
+UNARY(expm1)
+UNARY(log1p)
+UNARY(log2)
+UNARY(log10)
+UNARY(rsqrt)
+UNARY(reciprocal)
+UNARY(sin)
+UNARY(cos)
+UNARY(tan)
+UNARY(asin)
+UNARY(acos)
+UNARY(sinh)
+UNARY(cosh)
+UNARY(erf)
+UNARY(erfinv)
+UNARY(abs)
+UNARY(sign)
+UNARY(silu)
+BINARY(pow)
+BINARY(prelu)
+BINARY(maximum)
+BINARY(minimum)
+BINARY(atan2)
+CALL(do_leaky_relu) { NOT_USED; return one(y, lks_leaky_relu(x[0], NUM(slope))); }
+CALL(do_elu) { NOT_USED; return one(y, lks_elu(x[0], NUM(alpha))); }
+CALL(do_softplus) { NOT_USED; return one(y, lks_softplus(x[0], NUM(beta), NUM(threshold))); }
+CALL(do_clamp) { NOT_USED; return one(y, lks_clamp(x[0], NUM(min), NUM(max))); }
+CALL(do_pow_scalar) { NOT_USED; return one(y, lks_pow_scalar(x[0], NUM(exponent))); }
+CALL(do_rpow) { NOT_USED; return one(y, lks_rpow(x[0], NUM(base))); }
+CALL(do_rdiv) { NOT_USED; return one(y, lks_rdiv(x[0], NUM(v))); }
+CALL(do_addcmul) { NOT_USED; return one(y, lks_addcmul(x[0], x[1], x[2], NUM(value))); }
+CALL(do_addcdiv) { NOT_USED; return one(y, lks_addcdiv(x[0], x[1], x[2], NUM(value))); }
+
 /* --- reductions --- */
 
-CALL(do_sum)
-{
-    int d[LKS_MAX_DIMS];
-    (void)n;
-    int k = dims_of(a, "dims", d);
-    return one(y, lks_sum(x[0], k, d, INT(keepdim), LKS_DTYPE_NONE));
-}
-CALL(do_mean)
-{
-    int d[LKS_MAX_DIMS];
-    (void)n;
-    int k = dims_of(a, "dims", d);
-    return one(y, lks_mean(x[0], k, d, INT(keepdim), LKS_DTYPE_NONE));
-}
+#define OVER(name, ...)                                                                                        \
+    CALL(do_##name)                                                                                            \
+    {                                                                                                          \
+        int d[LKS_MAX_DIMS];                                                                                   \
+        (void)n;                                                                                               \
+        int k = dims_of(a, "dims", d);                                                                         \
+        return one(y, lks_##name(__VA_ARGS__));                                                                \
+    }
+OVER(sum, x[0], k, d, INT(keepdim), LKS_DTYPE_NONE)
+OVER(mean, x[0], k, d, INT(keepdim), LKS_DTYPE_NONE)
+OVER(prod, x[0], k, d, INT(keepdim), LKS_DTYPE_NONE)
+OVER(amax, x[0], k, d, INT(keepdim))
+OVER(amin, x[0], k, d, INT(keepdim))
+OVER(logsumexp, x[0], k, d, INT(keepdim))
+OVER(var, x[0], k, d, INT(keepdim), NUM(correction))
+OVER(std, x[0], k, d, INT(keepdim), NUM(correction))
+OVER(norm, x[0], NUM(p), k, d, INT(keepdim))
+OVER(all, x[0], k, d, INT(keepdim))
+OVER(any, x[0], k, d, INT(keepdim))
 CALL(do_max) { NOT_USED; return lks_max(x[0], INT(dim), INT(keepdim), &y[0], &y[1]) == LKS_OK ? 2 : 0; }
+CALL(do_min) { NOT_USED; return lks_min(x[0], INT(dim), INT(keepdim), &y[0], &y[1]) == LKS_OK ? 2 : 0; }
 UNARY(max_all)
+UNARY(min_all)
 CALL(do_argmax) { NOT_USED; return one(y, lks_argmax(x[0], INT(dim), INT(keepdim))); }
+CALL(do_argmin) { NOT_USED; return one(y, lks_argmin(x[0], INT(dim), INT(keepdim))); }
+CALL(do_dist) { NOT_USED; return one(y, lks_dist(x[0], x[1], NUM(p))); }
+CALL(do_normalize) { NOT_USED; return one(y, lks_normalize(x[0], NUM(p), INT(dim), NUM(eps))); }
+CALL(do_cosine_similarity) { NOT_USED; return one(y, lks_cosine_similarity(x[0], x[1], INT(dim), NUM(eps))); }
+CALL(do_renorm) { NOT_USED; return one(y, lks_renorm(x[0], NUM(p), INT(dim), NUM(max))); }
+CALL(do_cumsum) { NOT_USED; return one(y, lks_cumsum(x[0], INT(dim), LKS_DTYPE_NONE)); }
+CALL(do_cumprod) { NOT_USED; return one(y, lks_cumprod(x[0], INT(dim), LKS_DTYPE_NONE)); }
+CALL(do_recurrence) { NOT_USED; return one(y, lks_recurrence(x[0], x[1], INT(dim), INT(reverse))); }
 
 /* --- products, convolution, pooling --- */
 
@@ -235,6 +283,35 @@ CALL(do_max_unpool)
     NOT_USED;
     window w = window_of(a);
     return one(y, lks_max_unpool(x[0], x[1], w.size));
+}
+
+BINARY(mm)
+BINARY(bmm)
+BINARY(mv)
+BINARY(dot)
+BINARY(outer)
+#define SCALED(name)                                                                                           \
+    CALL(do_##name)                                                                                            \
+    {                                                                                                          \
+        NOT_USED;                                                                                              \
+        return one(y, lks_##name(x[0], x[1], x[2], NUM(beta), NUM(alpha)));                                    \
+    }
+SCALED(addmm)
+SCALED(baddbmm)
+SCALED(addbmm)
+SCALED(addmv)
+SCALED(addr)
+CALL(do_linalg_vecdot) { NOT_USED; return one(y, lks_linalg_vecdot(x[0], x[1], INT(dim))); }
+CALL(do_bilinear) { NOT_USED; return one(y, lks_bilinear(x[0], x[1], x[2], x[3])); }
+CALL(do_multi_dot) { NOT_USED; return one(y, lks_multi_dot(n, x)); }
+CALL(do_chain_matmul) { NOT_USED; return one(y, lks_chain_matmul(n, x)); }
+CALL(do_tensordot)
+{
+    int d[LKS_MAX_DIMS], e[LKS_MAX_DIMS];
+    (void)n;
+    int k = dims_of(a, "dims_a", d);
+    dims_of(a, "dims_b", e);
+    return one(y, lks_tensordot(x[0], x[1], k, d, e));
 }
 
 /* --- norms, softmax, losses --- */
@@ -334,6 +411,92 @@ CALL(do_scaled_dot_product_attention)
     return one(y, lks_scaled_dot_product_attention(x[0], x[1], x[2], mask, 0, INT(causal), NUM(scale)));
 }
 
+CALL(do_stack) { return one(y, lks_stack(n, x, INT(dim))); }
+CALL(do_split_sizes)
+{
+    int64_t s[LKS_MAX_DIMS];
+    (void)n;
+    int k = arg_list(a, "sizes", s);
+    return lks_split_sizes(x[0], k, s, INT(dim), y);
+}
+CALL(do_gather) { NOT_USED; return one(y, lks_gather(x[0], INT(dim), x[1])); }
+CALL(do_take_along_dim) { NOT_USED; return one(y, lks_take_along_dim(x[0], x[1], INT(dim))); }
+CALL(do_scatter) { NOT_USED; return one(y, lks_scatter(x[0], INT(dim), x[1], x[2])); }
+CALL(do_scatter_value) { NOT_USED; return one(y, lks_scatter_value(x[0], INT(dim), x[1], NUM(value))); }
+CALL(do_scatter_add) { NOT_USED; return one(y, lks_scatter_add(x[0], INT(dim), x[1], x[2])); }
+CALL(do_index_select) { NOT_USED; return one(y, lks_index_select(x[0], INT(dim), x[1])); }
+CALL(do_index_add) { NOT_USED; return one(y, lks_index_add(x[0], INT(dim), x[1], x[2], NUM(alpha))); }
+CALL(do_index_copy) { NOT_USED; return one(y, lks_index_copy(x[0], INT(dim), x[1], x[2])); }
+CALL(do_index)
+{
+    lks_tensor *places[3] = {LKS_NONE, x[1], x[2]};
+    (void)n;
+    return one(y, INT(skip) ? lks_index(x[0], 3, places) : lks_index(x[0], 2, places + 1));
+}
+CALL(do_index_put) { NOT_USED; return one(y, lks_index_put(x[0], 2, x + 1, x[3], INT(accumulate))); }
+CALL(do_one_hot) { NOT_USED; return one(y, lks_one_hot(x[0], INT(classes))); }
+CALL(do_masked_fill) { NOT_USED; return one(y, lks_masked_fill(x[0], x[1], NUM(value))); }
+CALL(do_where_scalar) { NOT_USED; return one(y, lks_where_scalar(x[0], x[1], NUM(b))); }
+CALL(do_pad)
+{
+    int64_t pads[LKS_MAX_DIMS];
+    (void)n;
+    int k = arg_list(a, "pads", pads);
+    return one(y, lks_pad(x[0], k, pads, NUM(value)));
+}
+CALL(do_triu) { NOT_USED; return one(y, lks_triu(x[0], INT(diagonal))); }
+CALL(do_tril) { NOT_USED; return one(y, lks_tril(x[0], INT(diagonal))); }
+CALL(do_diagonal) { NOT_USED; return one(y, lks_diagonal(x[0], INT(offset), INT(d0), INT(d1))); }
+CALL(do_diag_embed) { NOT_USED; return one(y, lks_diag_embed(x[0], INT(offset), INT(d0), INT(d1))); }
+CALL(do_diag) { NOT_USED; return one(y, lks_diag(x[0], INT(offset))); }
+UNARY(trace)
+CALL(do_cross) { NOT_USED; return one(y, lks_cross(x[0], x[1], INT(dim))); }
+CALL(do_flip)
+{
+    int d[LKS_MAX_DIMS];
+    (void)n;
+    int k = dims_of(a, "dims", d);
+    return one(y, lks_flip(x[0], k, d));
+}
+CALL(do_roll)
+{
+    int d[LKS_MAX_DIMS];
+    int64_t shifts[LKS_MAX_DIMS];
+    (void)n;
+    int k = dims_of(a, "dims", d);
+    arg_list(a, "shifts", shifts);
+    return one(y, lks_roll(x[0], k, shifts, d));
+}
+CALL(do_repeat)
+{
+    int64_t times[LKS_MAX_DIMS];
+    (void)n;
+    int k = arg_list(a, "times", times);
+    return one(y, lks_repeat(x[0], k, times));
+}
+CALL(do_sort) { NOT_USED; return lks_sort(x[0], INT(dim), INT(descending), &y[0], &y[1]) == LKS_OK ? 2 : 0; }
+CALL(do_argsort) { NOT_USED; return one(y, lks_argsort(x[0], INT(dim), INT(descending))); }
+CALL(do_topk) { NOT_USED; return lks_topk(x[0], INT(k), INT(dim), INT(largest), &y[0], &y[1]) == LKS_OK ? 2 : 0; }
+static int numbers_of(const char *a, const char *name, double q[LKS_MAX_DIMS])
+{
+    const char *p = arg_at(a, name);
+    int n = 0;
+    for (char *end; p && *p && *p != ' ' && n < LKS_MAX_DIMS; p = *end == ',' ? end + 1 : end) q[n++] = strtod(p, &end);
+    return n;
+}
+#define QUANTILE(name)                                                                                         \
+    CALL(do_##name)                                                                                            \
+    {                                                                                                          \
+        double q[LKS_MAX_DIMS];                                                                                \
+        (void)n;                                                                                               \
+        int k = numbers_of(a, "q", q);                                                                         \
+        return one(y, lks_##name(x[0], k, q, INT(dim), INT(keepdim), INT(interpolation)));                     \
+    }
+QUANTILE(quantile)
+QUANTILE(nanquantile)
+CALL(do_cdist) { NOT_USED; return one(y, lks_cdist(x[0], x[1], NUM(p))); }
+CALL(do_pdist) { NOT_USED; return one(y, lks_pdist(x[0], NUM(p))); }
+
 #define OP(name, flags) {#name, do_##name, flags}
 static const op ops[] = {
     OP(reshape, EACH), OP(flatten, EACH), OP(permute, EACH), OP(transpose, EACH), OP(slice, EACH), OP(narrow, EACH),
@@ -355,6 +518,24 @@ static const op ops[] = {
     OP(poisson_nll_loss, 0), OP(hinge_embedding_loss, 0), OP(margin_ranking_loss, 0), OP(soft_margin_loss, 0),
     OP(multi_margin_loss, 0), OP(multilabel_margin_loss, 0), OP(cosine_embedding_loss, 0), OP(triplet_margin_loss, 0),
     OP(ctc_loss, 0),
+    OP(mm, 0), OP(bmm, 0), OP(mv, 0), OP(dot, 0), OP(outer, 0), OP(addmm, 0), OP(baddbmm, 0), OP(addbmm, 0),
+    OP(addmv, 0), OP(addr, 0), OP(linalg_vecdot, 0), OP(bilinear, 0), OP(multi_dot, 0), OP(chain_matmul, 0),
+    OP(tensordot, 0),
+    OP(stack, EACH), OP(split_sizes, EACH), OP(gather, 0), OP(take_along_dim, 0), OP(scatter, EACH),
+    OP(scatter_value, EACH), OP(scatter_add, 0), OP(index_select, 0), OP(index_add, 0), OP(index_copy, EACH),
+    OP(index, 0), OP(index_put, 0), OP(one_hot, EACH), OP(masked_fill, EACH), OP(where_scalar, 0), OP(pad, EACH),
+    OP(triu, EACH), OP(tril, EACH), OP(diagonal, EACH), OP(diag_embed, EACH), OP(diag, EACH), OP(trace, 0),
+    OP(cross, 0), OP(flip, EACH), OP(roll, EACH), OP(repeat, 0), OP(sort, EACH), OP(argsort, EACH), OP(topk, EACH),
+    OP(quantile, 0), OP(nanquantile, 0), OP(cdist, 0), OP(pdist, 0),
+    OP(expm1, EACH), OP(log1p, EACH), OP(log2, EACH), OP(log10, EACH), OP(rsqrt, EACH), OP(reciprocal, EACH),
+    OP(sin, EACH), OP(cos, EACH), OP(tan, EACH), OP(asin, EACH), OP(acos, EACH), OP(sinh, EACH), OP(cosh, EACH),
+    OP(erf, EACH), OP(erfinv, EACH), OP(abs, EACH), OP(sign, EACH), OP(silu, EACH), OP(leaky_relu, EACH),
+    OP(elu, EACH), OP(softplus, EACH), OP(prelu, 0), OP(clamp, EACH), OP(pow, 0), OP(pow_scalar, EACH),
+    OP(rpow, EACH), OP(rdiv, EACH), OP(maximum, 0), OP(minimum, 0), OP(atan2, EACH), OP(addcmul, 0),
+    OP(addcdiv, 0),
+    OP(prod, 0), OP(amax, 0), OP(amin, 0), OP(logsumexp, 0), OP(var, 0), OP(std, 0), OP(norm, 0), OP(all, EACH),
+    OP(any, EACH), OP(min, EACH), OP(min_all, EACH), OP(argmin, EACH), OP(dist, 0), OP(normalize, 0),
+    OP(cosine_similarity, 0), OP(renorm, 0), OP(cumsum, 0), OP(cumprod, 0), OP(recurrence, 0),
     OP(embedding, 0), OP(cat, EACH), OP(scaled_dot_product_attention, 0),
 };
 enum { OPS = sizeof ops / sizeof ops[0] };

@@ -90,6 +90,7 @@ lks_tensor *lks_logsumexp(lks_tensor *x, int ndims, const int *dims, int keepdim
     lks_tensor *sum = lks_sum(lks_exp(lks_sub(x, max)), ndims, dims, 1, LKS_DTYPE_NONE);
     lks_tensor *none = sum ? lks_eq(sum, zero) : NULL, *one = lks_add_scalar(zero, 1);
     lks_tensor *y = lks_add(lks_where(none, lks_add_scalar(zero, -INFINITY), lks_log(lks_where(none, one, sum))), max);
+    if (y) y = lks_to(y, x->v.dtype); /* a region may have made exp and log wider; this op is on no list */
     if (!y || keepdim) return y;
     int64_t shape[LKS_MAX_DIMS];
     int n = 0;

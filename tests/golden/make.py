@@ -56,7 +56,9 @@ POLICY = {
         "error": "binary_cross_entropy",
     },
     "cpu": {
-        "lower": "matmul mm bmm addmm baddbmm addbmm linear conv1d conv2d conv3d conv_tbc conv_transpose1d "
+        # multi_dot and chain_matmul are in no list, but the products they are made of are
+        "lower": "matmul mm bmm addmm baddbmm addbmm multi_dot chain_matmul linear conv1d conv2d conv3d conv_tbc "
+                 "conv_transpose1d "
                  "conv_transpose2d conv_transpose3d linalg_vecdot prelu scaled_dot_product_attention",
         "fp32": "avg_pool3d adaptive_avg_pool3d max_pool3d adaptive_max_pool3d max_unpool2d max_unpool3d "
                 "fractional_max_pool2d fractional_max_pool3d prod mse_loss l1_loss huber_loss nll_loss cross_entropy "
