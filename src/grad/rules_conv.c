@@ -97,18 +97,19 @@ RULE(conv_backward_weight) /* (dy, x) -> dw */
 
 /* --- pooling: linear once the places are known --- */
 
-static lks_tensor *filled(lksi_back *b, int op, lks_tensor *g, lks_tensor *place)
+static lks_tensor *filled(lksi_back *b, int op, lks_tensor *g, lks_tensor *place, int inside)
 {
     lks_tensor *in[2] = {g, place};
     lksi_attr attr = *b->attr;
     lksi_meta m = lksi_back_meta(b, 0);
+    attr.pool.inside = inside;
     for (int d = 0; d < m.ndim; d++) attr.pool.size[d] = m.shape[d];
     return lksi_call1(b->ctx, lksi_rows[op].name, op, place ? 2 : 1, in, &attr);
 }
 
 static lks_status largest(lksi_back *b)
 {
-    GIVE(0, filled(b, LKSI_OP_max_pool_backward, b->g, lksi_back_out(b, 1)));
+    GIVE(0, filled(b, LKSI_OP_max_pool_backward, b->g, lksi_back_out(b, 1), 1));
     return LKS_OK;
 }
 
@@ -134,13 +135,13 @@ RULE(max_unpool3d) { return gathered(b); }
 
 RULE(max_pool_gather)
 {
-    GIVE(0, filled(b, LKSI_OP_max_pool_backward, b->g, lksi_back_in(b, 1)));
+    GIVE(0, filled(b, LKSI_OP_max_pool_backward, b->g, lksi_back_in(b, 1), 0));
     return LKS_OK;
 }
 
 static lks_status mean(lksi_back *b)
 {
-    GIVE(0, filled(b, LKSI_OP_avg_pool_backward, b->g, NULL));
+    GIVE(0, filled(b, LKSI_OP_avg_pool_backward, b->g, NULL, 0));
     return LKS_OK;
 }
 

@@ -36,7 +36,7 @@ typedef union lksi_attr {
     struct { int64_t stride[3], padding[3], dilation[3], extra[3], groups, size[5]; } conv; /* extra: behind - before */
     struct { /* adaptive and fractional: stride is the shape of the result */
         int64_t kernel[3], stride[3], padding[3], dilation[3], size[5], divisor;
-        int32_t how, ceil, include_pad;
+        int32_t how, ceil, include_pad, inside; /* inside: no place is outside its window (max_pool_backward) */
     } pool;
     struct { int64_t before[3], after[3], size[5]; int32_t reflect; } edge; /* entries and size as for pool */
     struct { int32_t mode, padding, align; } grid;

@@ -15,7 +15,7 @@ AC_ARG_WITH([cuda-arch], [AS_HELP_STRING([--with-cuda-arch=LIST],
   [], [with_cuda_arch="sm_80 sm_90"])
 AS_CASE([$with_cuda_arch], [yes], [with_cuda_arch="sm_80 sm_90"], [no|ptx], [with_cuda_arch=])
 AS_CASE([$with_cuda], [auto|yes|no], [lks_cuda=${CUDA_HOME:-/usr/local/cuda}], [lks_cuda=$with_cuda])
-cuda_version=no cudnn_version=no nccl_version=no have_cuda=no cuda_why=
+cuda_version=no cudnn_version=no nccl_version=no have_cuda=no have_cudnn=no cuda_why=
 AS_IF([test "x$with_cuda" != xno], [
   AS_IF([test "x$NVCC" = x], [
     AC_PATH_PROG([NVCC], [nvcc], [no], [$lks_cuda/bin$PATH_SEPARATOR$PATH])
@@ -46,7 +46,14 @@ AS_IF([test "x$with_cuda" != xno], [
     rm -f conftest.cu conftest.o
     AC_COMPUTE_INT([lks_major], [CUDNN_MAJOR * 1000 + CUDNN_MINOR], [[#include <cudnn_version.h>]], [lks_major=no])
     AS_IF([test "x$lks_major" != xno],
-      [cudnn_version="`expr $lks_major / 1000`.`expr $lks_major % 1000`"])
+      [cudnn_version="`expr $lks_major / 1000`.`expr $lks_major % 1000`"
+       LIBS="-L$lks_cuda_lib -Wl,-rpath-link,$lks_cuda_lib -lcudnn -lcudart $LIBS"
+       AC_MSG_CHECKING([whether cuDNN links])
+       AC_LINK_IFELSE([AC_LANG_PROGRAM([[#include <cudnn.h>]], [[cudnnHandle_t h; return (int)cudnnCreate(&h);]])],
+         [have_cudnn=yes CUDA_LIBS="$CUDA_LIBS -lcudnn"])
+       AC_MSG_RESULT([$have_cudnn])
+       LIBS=$sv_LIBS
+       test $have_cudnn = yes || cudnn_version="no (it does not link)"])
     AC_COMPUTE_INT([lks_major], [NCCL_MAJOR * 1000 + NCCL_MINOR], [[#include <nccl.h>]], [lks_major=no])
     AS_IF([test "x$lks_major" != xno],
       [nccl_version="`expr $lks_major / 1000`.`expr $lks_major % 1000`"])
@@ -73,7 +80,8 @@ AC_SUBST([CUDA_CPPFLAGS])
 AC_SUBST([CUDA_LIBS])
 AC_SUBST([NVCC_GENCODE])
 AM_CONDITIONAL([HAVE_CUDA], [test $have_cuda = yes])
+AM_CONDITIONAL([HAVE_CUDNN], [test $have_cuda = yes && test $have_cudnn = yes])
 LKS_REPORT([CUDA], [$cuda_version], [no GPU backend: --device cuda is an error])
-LKS_REPORT([cuDNN], [$cudnn_version], [no GPU backend])
+LKS_REPORT([cuDNN], [$cudnn_version], [no convolution on a GPU])
 LKS_REPORT([NCCL], [$nccl_version], [GPU ranks would talk through host memory])
 ])
