@@ -103,7 +103,7 @@ template <class C> struct mover<C, untyped, 1> {
         int64_t at = 0;
 #pragma unroll 1
         for (int d = w.ndim - 1; d > 0; d--) {
-            int64_t q = u / w.shape[d];
+            int64_t q = w.small ? (__umulhi((uint32_t)u, w.div[d].m) + (uint32_t)u) >> w.div[d].s : u / w.shape[d];
             at += (u - q * w.shape[d]) * w.stride[k][d];
             u = q;
         }
