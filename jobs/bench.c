@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * bench.c - training steps against what this machine could do at best, measured in the same process: `make bench`. Ratios
- * are what counts: quote them, not milliseconds. Not a test.
+ * bench.c - training steps against what this machine could do at best, measured in the same process: `make bench`.
+ * Ratios are what counts: quote them, not milliseconds. Not a test.
  *
  *   bench [THREADS [ROUNDS]]
  *
- * limit = flops / rate of the best matrix product found here + bytes of AdamW / bandwidth of an in-place scale. A round in
- * which the process was preempted often is dropped; the median of the others is shown.
+ * limit = flops / rate of the best matrix product found here + bytes of AdamW / bandwidth of an in-place scale. A round
+ * in which the process was preempted often is dropped; the median of the others is shown.
  */
 #include <lockstep.h>
 
@@ -120,7 +120,8 @@ static int setup(trainer *t, int64_t count, int64_t *shape, int ndim, int64_t to
     if (!host || !labels || !f) return 1;
     for (int64_t i = 0; i < n; i++) host[i] = i * 7919 % top, f[i] = (float)(host[i] % 97) / 97;
     for (int64_t i = 0; i < count; i++) labels[i] = i * 104729 % t->classes;
-    t->x = lks_keep(images ? lks_from_host(t->ctx, LKS_F32, ndim, shape, f) : lks_from_host(t->ctx, LKS_I64, ndim, shape, host));
+    t->x = lks_keep(images ? lks_from_host(t->ctx, LKS_F32, ndim, shape, f)
+                           : lks_from_host(t->ctx, LKS_I64, ndim, shape, host));
     t->target = lks_keep(lks_from_host(t->ctx, LKS_I64, 1, &count, labels));
     free(host);
     free(labels);
@@ -140,19 +141,21 @@ static void drop(trainer *t)
     lks_release(t->target);
 }
 
-static int row(lks_context *ctx, const char *name, int gpt, lks_dtype cast, double gflop, double rate, double bandwidth, int rounds)
+static int row(lks_context *ctx, const char *name, int gpt, lks_dtype cast, double gflop, double rate, double bandwidth,
+               int rounds)
 {
     trainer t = {.ctx = ctx, .cast = cast, .classes = gpt ? 256 : 10};
     int64_t tokens[2] = {8, 128}, pixels[2] = {64, 784}, sizes[4] = {784, 512, 512, 10};
     int quiet, bad = lks_params_create(ctx, &t.ps) != LKS_OK;
-    if (!bad && gpt) bad = lks_gpt_create(t.ps, "", 256, 128, 4, 128, 4, 0, &t.m) || setup(&t, 8 * 128, tokens, 2, 256, 0);
+    if (!bad && gpt)
+        bad = lks_gpt_create(t.ps, "", 256, 128, 4, 128, 4, 0, &t.m) || setup(&t, 8 * 128, tokens, 2, 256, 0);
     if (!bad && !gpt) bad = lks_mlp_create(t.ps, "", 4, sizes, 0, &t.m) || setup(&t, 64, pixels, 2, 1000, 1);
     double bytes = 28.0 * (double)lks_params_numel(t.ps) / 1e9;
     double s = bad ? -1 : median(step, &t, gpt ? 2 : 20, rounds, &quiet);
     double limit = gflop / rate + bytes / bandwidth;
     if (s > 0 && lks_rank(ctx) == 0)
-        printf("%-8s %-5s %9.2f ms %9.2f ms   %5.2f   %d of %d\n", name, cast == LKS_DTYPE_NONE ? "f32" : "bf16", 1e3 * s, 1e3 * limit,
-               s / limit, quiet, rounds);
+        printf("%-8s %-5s %9.2f ms %9.2f ms   %5.2f   %d of %d\n", name, cast == LKS_DTYPE_NONE ? "f32" : "bf16",
+               1e3 * s, 1e3 * limit, s / limit, quiet, rounds);
     if (s <= 0) fprintf(stderr, "bench: %s\n", lks_error(ctx));
     drop(&t);
     return s <= 0;

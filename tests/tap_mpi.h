@@ -32,7 +32,8 @@ __attribute__((unused)) static void tap_mpi_leave_(void)
     if (!finalized) MPI_Finalize();
 }
 
-/* MPI must be initialised. comm is duplicated (and left to MPI_Finalize), so results never meet the traffic under test. */
+/* MPI must be initialised. comm is duplicated (and left to MPI_Finalize), so results never meet the traffic under test.
+ */
 __attribute__((unused)) static void tap_mpi(MPI_Comm comm)
 {
     MPI_Comm_dup(comm, &tap_comm_);

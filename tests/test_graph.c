@@ -229,7 +229,8 @@ static void custom_precision(void)
     lks_autocast_begin(ctx, LKS_BF16, 1, 1);
     fine(lks_backward(y, LKS_NONE, 0));
     lks_autocast_end(ctx);
-    ok(!s.on_forward && !s.on_backward && s.op_backward == LKS_F32, "and none, called inside one, if the forward had none");
+    ok(!s.on_forward && !s.on_backward && s.op_backward == LKS_F32,
+       "and none, called inside one, if the forward had none");
     s = (seen){0};
     lks_zero_grad(x);
     lks_autocast_begin(ctx, LKS_F16, 1, 1);
@@ -261,7 +262,8 @@ static void custom_precision(void)
     lks_dtype cuda = s.in_forward;
     lks_autocast_register(ctx, "cube", LKS_POLICY_LOWER, LKS_POLICY_ERROR);
     lks_tensor *none = cubed(half, &s, LKS_DTYPE_NONE);
-    ok(cpu == LKS_BF16 && cuda == LKS_F32 && !none && fails(LKS_ERR_UNSUPPORTED, LKS_ERR_UNSUPPORTED, "cube", "refused"),
+    ok(cpu == LKS_BF16 && cuda == LKS_F32 && !none &&
+           fails(LKS_ERR_UNSUPPORTED, LKS_ERR_UNSUPPORTED, "cube", "refused"),
        "lower in one table, float32 in the other, refused at last");
     lks_autocast_set_table(ctx, LKS_TABLE_CPU);
     lks_autocast_end(ctx);
@@ -408,7 +410,8 @@ static void recompute(void)
     for (int k = 0; k < 3; k++)
         for (int drop = 0; drop < 2; drop++) {
             int64_t p0, p1;
-            net plain = train(5, 0, region[k], drop ? 0.3 : 0, &p0), again = train(5, 1, region[k], drop ? 0.3 : 0, &p1);
+            net plain = train(5, 0, region[k], drop ? 0.3 : 0, &p0),
+                again = train(5, 1, region[k], drop ? 0.3 : 0, &p1);
             int same = again.runs == 2 * plain.runs;
             for (int i = 0; i < 4; i++) same &= same_bits(plain.w[i], again.w[i]);
             ok(same, "5 steps made again: bit for bit those of the plain graph (%s%s)", lks_dtype_name(region[k]),
@@ -439,7 +442,8 @@ static void recompute(void)
         fine(lks_gradients(total(lks_mul(out[0], out[1])), LKS_NONE, 2, leaves, 0, 1, g[i]));
         fine(lks_gradients(total(lks_add(lks_mul(g[i][0], g[i][0]), g[i][1])), LKS_NONE, 2, leaves, 0, 0, h[i]));
     }
-    ok(same_bits(g[0][0], g[1][0]) && same_bits(g[0][1], g[1][1]) && same_bits(h[0][0], h[1][0]) && same_bits(h[0][1], h[1][1]),
+    ok(same_bits(g[0][0], g[1][0]) && same_bits(g[0][1], g[1][1]) && same_bits(h[0][0], h[1][0]) &&
+           same_bits(h[0][1], h[1][1]),
        "second order is the same, too");
     int64_t id;
     lks_hook_add(a, count_hook, NULL, &id);
@@ -471,7 +475,8 @@ static void recompute(void)
     ok(fails(lks_backward(y, LKS_NONE, 0), LKS_ERR_MODIFIED, "lks_recompute", "changed"), "an input changed in place");
     lks_no_grad_begin(ctx);
     calls = 0;
-    ok(fine(lks_recompute(ctx, forgetful, &calls, 1, &a, 1, &y)) && !lks_requires_grad(y), "without recording it is a call");
+    ok(fine(lks_recompute(ctx, forgetful, &calls, 1, &a, 1, &y)) && !lks_requires_grad(y),
+       "without recording it is a call");
     lks_no_grad_end(ctx);
 }
 
@@ -574,8 +579,8 @@ static void gradient_penalty(void)
     }
     worst = 0;
     for (int i = 0; i < 200; i++) worst = fmax(worst, fabs(trace[0][i] - trace[1][i]));
-    ok(worst < 1e-9 && last < first / 20, "200 steps of a gradient penalty: %g to %g, %.1e from the plain formula", first, last,
-       worst);
+    ok(worst < 1e-9 && last < first / 20, "200 steps of a gradient penalty: %g to %g, %.1e from the plain formula",
+       first, last, worst);
 }
 
 /* --- frozen parts --- */
@@ -655,15 +660,17 @@ static void introspection(void)
            lks_autocast_policy_in_force(ctx, "matmul") == LKS_POLICY_FP32 &&
            lks_autocast_policy("matmul", LKS_TABLE_CPU) == LKS_POLICY_LOWER,
        "a policy of the program's");
-    ok(lks_dtype_of(lks_matmul(a, b)) == LKS_F32 && t.policy == LKS_POLICY_FP32 && strstr(t.why, "lks_autocast_set_policy"),
+    ok(lks_dtype_of(lks_matmul(a, b)) == LKS_F32 && t.policy == LKS_POLICY_FP32 &&
+           strstr(t.why, "lks_autocast_set_policy"),
        "is followed: %s", t.why);
     lks_tensor *h = lks_to(b, LKS_BF16);
     ok(lks_dtype_of(lks_matmul(h, h)) == LKS_F32, "and widens reduced inputs");
-    ok(fine(lks_autocast_set_policy(ctx, "__matmul__", LKS_POLICY_PROMOTE)) && lks_dtype_of(lks_matmul(a, h)) == LKS_F32 &&
-           lks_dtype_of(lks_matmul(h, h)) == LKS_BF16,
+    ok(fine(lks_autocast_set_policy(ctx, "__matmul__", LKS_POLICY_PROMOTE)) &&
+           lks_dtype_of(lks_matmul(a, h)) == LKS_F32 && lks_dtype_of(lks_matmul(h, h)) == LKS_BF16,
        "promote, by an alias");
     fine(lks_autocast_set_policy(ctx, "matmul", LKS_POLICY_ERROR));
-    ok(!lks_matmul(a, b) && fails(LKS_ERR_UNSUPPORTED, LKS_ERR_UNSUPPORTED, "matmul", "refused") && t.failed == 1, "refused");
+    ok(!lks_matmul(a, b) && fails(LKS_ERR_UNSUPPORTED, LKS_ERR_UNSUPPORTED, "matmul", "refused") && t.failed == 1,
+       "refused");
     fine(lks_autocast_set_policy(ctx, "matmul", LKS_POLICY_NONE));
     ok(lks_dtype_of(lks_matmul(a, b)) == LKS_F32 && t.policy == LKS_POLICY_NONE, "left alone");
     fine(lks_autocast_set_policy(ctx, "matmul", LKS_POLICY_DEFAULT));
@@ -717,7 +724,8 @@ static void published(void)
         if (!agrees) diag("%s: row %d %d, list %d %d", list[i].name, cuda, cpu, list[i].cuda, list[i].cpu);
         same &= agrees;
     }
-    ok(n == 166 && lower[0] == 23 && fp32[0] == 51 && promote[0] == 10 && lower[1] == 20 && fp32[1] == 88 && promote[1] == 3,
+    ok(n == 166 && lower[0] == 23 && fp32[0] == 51 && promote[0] == 10 && lower[1] == 20 && fp32[1] == 88 &&
+           promote[1] == 3,
        "the lists are whole");
     ok(same && rows > 5, "%d rows agree with the lists", rows);
 }
@@ -745,7 +753,8 @@ static void cache(void)
     for (int k = 0; k < 2; k++)
         for (int i = 0; i < 3; i++) lks_matmul(x, w[i]);
     fine(lks_autocast_statistics(ctx, &c, NULL, &h, &n, &bytes, &refused));
-    ok(n == 2 && bytes == 2 * 512 && refused == 2 && h - h0 == 2 && c - c0 == 4 + 6, "two weights fit, one is cast each time");
+    ok(n == 2 && bytes == 2 * 512 && refused == 2 && h - h0 == 2 && c - c0 == 4 + 6,
+       "two weights fit, one is cast each time");
     lks_autocast_end(ctx);
     lks_autocast_set_cache_limit(ctx, 0);
     /* a failed op inside nested regions */

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * test_numerics.c - faults that other systems had with numbers, one by one, under the numbers of their reports (B44 ...):
- * half-precision sums and means, masked softmax, conversions bit by bit, dropout's slices of one mask, the finite test
- * and the program's floating-point environment. Whole families are compared elsewhere (test_reduce, test_softmax, ...).
+ * test_numerics.c - faults that other systems had with numbers, one by one, under the numbers of their reports (B44
+ * ...): half-precision sums and means, masked softmax, conversions bit by bit, dropout's slices of one mask, the finite
+ * test and the program's floating-point environment. Whole families are compared elsewhere (test_reduce, test_softmax,
+ * ...).
  */
 #define _GNU_SOURCE
 #include "arrays.h"

@@ -148,8 +148,8 @@ static int kernel_is_missing(lks_context *ctx)
     const char *name = end;
     while (name > text && name[-1] != ' ') name--;
     for (int op = 0; op < LKSI_OP_COUNT; op++)
-        if (strlen(lksi_rows[op].name) == (size_t)(end - name) && !strncmp(lksi_rows[op].name, name, (size_t)(end - name)) &&
-            !told[op]++)
+        if (strlen(lksi_rows[op].name) == (size_t)(end - name) &&
+            !strncmp(lksi_rows[op].name, name, (size_t)(end - name)) && !told[op]++)
             diag("no kernel on %s: %s", lks_device_name(ctx), lksi_rows[op].name);
     lks_error_clear(ctx);
     return 1;

@@ -108,7 +108,8 @@ static void windows(void)
             for (int fixed = 0; fixed < 2; fixed++, runs++) {
                 bench b = make(LKS_SGD, LKS_F32, 1, 0);
                 model m = {.scale = 1024, .interval = 3, .hysteresis = h, .fixed = fixed};
-                same &= good(ctx, lks_scaler_set_scale(b.s, 1024)) && good(ctx, lks_scaler_set_growth_interval(b.s, 3)) &&
+                same &= good(ctx, lks_scaler_set_scale(b.s, 1024)) &&
+                        good(ctx, lks_scaler_set_growth_interval(b.s, 3)) &&
                         good(ctx, lks_scaler_set_hysteresis(b.s, h)) && good(ctx, lks_scaler_set_dynamic(b.s, !fixed));
                 for (int k = 0; k < 63; k++) {
                     int finite = below(5) > 0;
@@ -181,7 +182,8 @@ static void settings(void)
     ok(lks_scaler_floor(s) == 0x1p-126 && lks_scaler_ceiling(s) == 0x1p126 && lks_scaler_floor_limit(s) == 50 &&
            lks_scaler_hysteresis(s) == 1 && lks_scaler_dynamic(s) == 1,
        "defaults of the other settings");
-    ok(fails(ctx, lks_scaler_set_hysteresis(s, 0), LKS_ERR_ARGUMENT, "hysteresis", "0") && lks_scaler_hysteresis(s) == 1,
+    ok(fails(ctx, lks_scaler_set_hysteresis(s, 0), LKS_ERR_ARGUMENT, "hysteresis", "0") &&
+           lks_scaler_hysteresis(s) == 1,
        "hysteresis 0 is refused");
     ok(good(ctx, lks_scaler_set_bounds(s, 1, 65536)) && lks_scaler_floor(s) == 1 && lks_scaler_ceiling(s) == 65536 &&
            good(ctx, lks_scaler_set_floor_limit(s, 3)) && lks_scaler_floor_limit(s) == 3 &&
@@ -190,7 +192,8 @@ static void settings(void)
     ok(fails(ctx, lks_scaler_update_to(s, 0.5), LKS_ERR_ARGUMENT, "0.5", "bounds"), "a new scale below the floor");
     lks_scaler_destroy(&s);
     lks_scaler_create(ctx, 0, &s);
-    ok(fails(ctx, lks_scaler_set_growth_factor(s, 1), LKS_ERR_ARGUMENT, "growth", NULL), "a disabled scaler validates, too");
+    ok(fails(ctx, lks_scaler_set_growth_factor(s, 1), LKS_ERR_ARGUMENT, "growth", NULL),
+       "a disabled scaler validates, too");
     ok(good(ctx, lks_scaler_update_to(s, 8)) && scale_of(s) == 1 && good(ctx, lks_scaler_update_n(s, 4)),
        "and its updates do nothing");
     lks_scaler_destroy(&s);
@@ -230,7 +233,8 @@ static void given(void)
            x[2] == 192,
        "several losses at once");
     loss[1] = lks_zeros(ctx, LKS_I64, 0, NULL);
-    ok(fails(ctx, lks_scaler_scale_n(b.s, 3, loss, scaled), LKS_ERR_DTYPE, NULL, NULL) && scaled[0] && !scaled[1] && !scaled[2],
+    ok(fails(ctx, lks_scaler_scale_n(b.s, 3, loss, scaled), LKS_ERR_DTYPE, NULL, NULL) && scaled[0] && !scaled[1] &&
+           !scaled[2],
        "up to the one that is bad");
     drop(&b);
 }
@@ -287,8 +291,8 @@ static void blame(void)
     put_grad(b.w[2], g);
     good(ctx, lks_optim_step(b.opt, b.s));
     good(ctx, lks_scaler_update(b.s));
-    ok(good(ctx, lks_optim_blame(b.opt, 2, &param, NULL, &rank, &infs, &nans)) && param == -1 && rank == -1 && infs == 0 &&
-           nans == 0,
+    ok(good(ctx, lks_optim_blame(b.opt, 2, &param, NULL, &rank, &infs, &nans)) && param == -1 && rank == -1 &&
+           infs == 0 && nans == 0,
        "nobody after a clean step");
     put_grad(b.w[2], worse);
     good(ctx, lks_optim_unscale(b.opt, b.s));
@@ -310,10 +314,13 @@ static void blame(void)
     lks_params_zero_grad(b.ps);
     fails(ctx, lks_optim_step(b.opt, b.s), LKS_ERR_NO_GRADIENTS, NULL, NULL);
     good(ctx, lks_scaler_update(b.s));
-    ok(good(ctx, lks_optim_outcomes(b.opt, 6, n, n + 1, n + 2, n + 3)) && n[0] == 2 && n[1] == 3 && n[2] == 0 && n[3] == 1,
+    ok(good(ctx, lks_optim_outcomes(b.opt, 6, n, n + 1, n + 2, n + 3)) && n[0] == 2 && n[1] == 3 && n[2] == 0 &&
+           n[3] == 1,
        "outcomes: 2 stepped, 3 skipped here, 1 had nothing to do");
-    ok(good(ctx, lks_optim_outcomes(b.opt, 2, n, n + 1, NULL, NULL)) && n[0] == 1 && n[1] == 1, "as of an earlier attempt");
-    ok(fails(ctx, lks_optim_blame(b.opt, 7, NULL, NULL, NULL, NULL, NULL), LKS_ERR_ARGUMENT, "7", NULL), "an attempt to come");
+    ok(good(ctx, lks_optim_outcomes(b.opt, 2, n, n + 1, NULL, NULL)) && n[0] == 1 && n[1] == 1,
+       "as of an earlier attempt");
+    ok(fails(ctx, lks_optim_blame(b.opt, 7, NULL, NULL, NULL, NULL, NULL), LKS_ERR_ARGUMENT, "7", NULL),
+       "an attempt to come");
     drop(&b);
     /* more elements than a chunk, the fault in the last */
     b = make(LKS_ADAM, LKS_BF16, 2, 40000);
@@ -339,14 +346,16 @@ static void underflow(void)
         put_grad(b.w[0], values);
         good(ctx, lks_optim_step(b.opt, b.s));
         good(ctx, lks_scaler_update(b.s));
-        ok(good(ctx, lks_optim_underflow(b.opt, 1, &z, &t, &n)) && z == 0 && t == 0 && n == 0, "no report unless asked for");
+        ok(good(ctx, lks_optim_underflow(b.opt, 1, &z, &t, &n)) && z == 0 && t == 0 && n == 0,
+           "no report unless asked for");
         lks_optim_set_underflow_report(b.opt, 1);
         for (int explicit = 0; explicit < 2; explicit++) {
             put_grad(b.w[0], values);
             if (explicit) good(ctx, lks_optim_unscale(b.opt, b.s));
             good(ctx, lks_optim_step(b.opt, b.s));
             good(ctx, lks_scaler_update(b.s));
-            ok(good(ctx, lks_optim_underflow(b.opt, 2 + explicit, &z, &t, &n)) && z == zeros[i] && t == tiny[i] && n == seen[i],
+            ok(good(ctx, lks_optim_underflow(b.opt, 2 + explicit, &z, &t, &n)) && z == zeros[i] && t == tiny[i] &&
+                   n == seen[i],
                "%s: %d zeros, %d tiny of %d", lks_dtype_name(dtype[i]), (int)z, (int)t, (int)n);
         }
         drop(&b);
@@ -369,8 +378,8 @@ static lks_status run_batch(void *user)
     lks_params_zero_grad(t->b->ps);
     lks_random_rows(ctx, 0, 1);
     lks_tensor *one = lks_full(ctx, LKS_F32, 1, (int64_t[]){64}, 1), *sum;
-    sum = lks_sum(lks_mul(lks_dropout(one, 0.5), lks_reshape(lks_arange(ctx, LKS_F32, 64), 1, (int64_t[]){64})), 0, NULL, 0,
-                  LKS_DTYPE_NONE);
+    sum = lks_sum(lks_mul(lks_dropout(one, 0.5), lks_reshape(lks_arange(ctx, LKS_F32, 64), 1, (int64_t[]){64})), 0,
+                  NULL, 0, LKS_DTYPE_NONE);
     if (!sum) return lks_error_code(ctx);
     lks_item(sum, &x);
     if (t->calls++ == 0) t->first = x;
@@ -386,14 +395,16 @@ static void retries(void)
     lks_random_set(ctx, 0, 0);
     int outcome = 0;
     lks_optim_set_lr(b.opt, -1, 1);
-    ok(good(ctx, lks_optim_step_retry(b.opt, b.s, 5, run_batch, &t, &outcome)) && outcome == LKS_STEPPED && t.calls == 3 &&
-           scale_of(b.s) == 16384 && get1(b.w[0]) == -1 && t.random_same,
+    ok(good(ctx, lks_optim_step_retry(b.opt, b.s, 5, run_batch, &t, &outcome)) && outcome == LKS_STEPPED &&
+           t.calls == 3 && scale_of(b.s) == 16384 && get1(b.w[0]) == -1 && t.random_same,
        "the batch is stepped at the third try, with the same random numbers");
     ok(lks_random_attempt(ctx) == 1, "which was one attempt of the random state (%d)", (int)lks_random_attempt(ctx));
     t = (batch){.b = &b, .random_same = 1, .limit = 1};
-    ok(good(ctx, lks_optim_step_retry(b.opt, b.s, 2, run_batch, &t, &outcome)) && outcome == LKS_SKIPPED_HERE && t.calls == 3,
+    ok(good(ctx, lks_optim_step_retry(b.opt, b.s, 2, run_batch, &t, &outcome)) && outcome == LKS_SKIPPED_HERE &&
+           t.calls == 3,
        "after two retries it is given up");
-    ok(fails(ctx, lks_optim_step_retry(b.opt, b.s, -1, run_batch, &t, &outcome), LKS_ERR_ARGUMENT, "-1", NULL), "-1 retries");
+    ok(fails(ctx, lks_optim_step_retry(b.opt, b.s, -1, run_batch, &t, &outcome), LKS_ERR_ARGUMENT, "-1", NULL),
+       "-1 retries");
     lks_random_set(ctx, 0, 0);
     drop(&b);
 }
@@ -432,7 +443,8 @@ static void texts(int n)
                                .strikes = below(50),
                                .window_at = below(50)},
                           back;
-        same = good(ctx, lksi_scaler_write(a, &x, LKS_STATE_ADOPT)) && good(ctx, lks_scaler_save_text(a, text, sizeof text)) &&
+        same = good(ctx, lksi_scaler_write(a, &x, LKS_STATE_ADOPT)) &&
+               good(ctx, lks_scaler_save_text(a, text, sizeof text)) &&
                good(ctx, lks_scaler_load_text(b, text, LKS_STATE_ADOPT)) &&
                good(ctx, lks_scaler_save_text(b, again, sizeof again)) && !strcmp(text, again) &&
                good(ctx, lksi_scaler_read(b, &back)) && back.scale_bits == x.scale_bits && back.tracker == x.tracker &&
@@ -464,7 +476,8 @@ static void reference(const rule *r, int64_t t, int64_t n, double *p, const doub
                       double ema_decay, double *ema)
 {
     double d[64], w2 = 0, d2 = 0, ratio = 1;
-    for (int64_t i = 0; i < n; i++) d[i] = g[i] + (r->decoupled || r->kind == LKS_LAMB || r->kind == LKS_LARS ? 0 : r->wd * p[i]);
+    for (int64_t i = 0; i < n; i++)
+        d[i] = g[i] + (r->decoupled || r->kind == LKS_LAMB || r->kind == LKS_LARS ? 0 : r->wd * p[i]);
     if (r->decoupled)
         for (int64_t i = 0; i < n; i++) p[i] -= r->lr * r->wd * p[i];
     switch (r->kind) {
@@ -541,19 +554,55 @@ static int apply(lks_optim *o, const rule *r)
 
 static const rule rules[] = {
     {.name = "rmsprop", .kind = LKS_RMSPROP, .lr = 0.01, .beta2 = 0.99, .eps = 1e-8},
-    {.name = "rmsprop, centered, momentum, decay", .kind = LKS_RMSPROP, .lr = 0.01, .beta2 = 0.9, .eps = 1e-8, .momentum = 0.8,
-     .wd = 0.1, .centered = 1},
-    {.name = "rmsprop, decoupled decay", .kind = LKS_RMSPROP, .lr = 0.01, .beta2 = 0.9, .eps = 1e-8, .wd = 0.1, .decoupled = 1},
+    {.name = "rmsprop, centered, momentum, decay",
+     .kind = LKS_RMSPROP,
+     .lr = 0.01,
+     .beta2 = 0.9,
+     .eps = 1e-8,
+     .momentum = 0.8,
+     .wd = 0.1,
+     .centered = 1},
+    {.name = "rmsprop, decoupled decay",
+     .kind = LKS_RMSPROP,
+     .lr = 0.01,
+     .beta2 = 0.9,
+     .eps = 1e-8,
+     .wd = 0.1,
+     .decoupled = 1},
     {.name = "adagrad", .kind = LKS_ADAGRAD, .lr = 0.1, .eps = 1e-10},
-    {.name = "adagrad, lr decay, initial, decay", .kind = LKS_ADAGRAD, .lr = 0.1, .eps = 1e-10, .lr_decay = 0.1, .initial = 0.5,
+    {.name = "adagrad, lr decay, initial, decay",
+     .kind = LKS_ADAGRAD,
+     .lr = 0.1,
+     .eps = 1e-10,
+     .lr_decay = 0.1,
+     .initial = 0.5,
      .wd = 0.01},
     {.name = "lamb", .kind = LKS_LAMB, .lr = 0.01, .wd = 0.1, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-6},
     {.name = "lamb, amsgrad", .kind = LKS_LAMB, .lr = 0.01, .beta1 = 0.9, .beta2 = 0.9, .eps = 1e-6, .amsgrad = 1},
     {.name = "lars", .kind = LKS_LARS, .lr = 0.5, .wd = 0.01, .eps = 1e-8, .trust = 0.02},
-    {.name = "lars, momentum, nesterov", .kind = LKS_LARS, .lr = 0.5, .wd = 0.01, .eps = 1e-8, .trust = 0.02, .momentum = 0.9,
+    {.name = "lars, momentum, nesterov",
+     .kind = LKS_LARS,
+     .lr = 0.5,
+     .wd = 0.01,
+     .eps = 1e-8,
+     .trust = 0.02,
+     .momentum = 0.9,
      .nesterov = 1},
-    {.name = "adam, amsgrad", .kind = LKS_ADAM, .lr = 0.01, .wd = 0.1, .beta1 = 0.9, .beta2 = 0.9, .eps = 1e-8, .amsgrad = 1},
-    {.name = "adam, decoupled decay", .kind = LKS_ADAM, .lr = 0.01, .wd = 0.1, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8,
+    {.name = "adam, amsgrad",
+     .kind = LKS_ADAM,
+     .lr = 0.01,
+     .wd = 0.1,
+     .beta1 = 0.9,
+     .beta2 = 0.9,
+     .eps = 1e-8,
+     .amsgrad = 1},
+    {.name = "adam, decoupled decay",
+     .kind = LKS_ADAM,
+     .lr = 0.01,
+     .wd = 0.1,
+     .beta1 = 0.9,
+     .beta2 = 0.99,
+     .eps = 1e-8,
      .decoupled = 1},
     {.name = "sgd, decoupled decay", .kind = LKS_SGD, .lr = 0.1, .wd = 0.1, .momentum = 0.9, .decoupled = 1},
 };
@@ -566,7 +615,8 @@ static void optimizers(void)
         for (int d = 0; d < 4; d++) {
             const rule *r = &rules[k];
             bench b = make(r->kind, dtype[d], 2, N);
-            double p[2][N], a[2][N] = {{0}}, m[2][N] = {{0}}, c[2][N] = {{0}}, e[2][N], g[N], got[N], worst = 0, avg = 0;
+            double p[2][N], a[2][N] = {{0}}, m[2][N] = {{0}}, c[2][N] = {{0}}, e[2][N], g[N], got[N], worst = 0,
+                            avg = 0;
             int right = apply(b.opt, r);
             for (int w = 0; w < 2; w++) {
                 for (int i = 0; i < N; i++) p[w][i] = noise() * (w ? 3 : 1);
@@ -612,16 +662,16 @@ static void optimizers(void)
                 }
             }
             double most = d == 0 ? 1e-12 : 2e-5;
-            ok(right && worst < most && avg < most, "%s, %s: %.1e, average %.1e from the formula after %d steps", r->name,
-               lks_dtype_name(dtype[d]), worst, avg, STEPS);
+            ok(right && worst < most && avg < most, "%s, %s: %.1e, average %.1e from the formula after %d steps",
+               r->name, lks_dtype_name(dtype[d]), worst, avg, STEPS);
             drop(&b);
         }
 }
 
 static void refusals(void)
 {
-    bench adam = make(LKS_ADAM, LKS_F32, 1, 0), sgd = make(LKS_SGD, LKS_F32, 1, 0), lamb = make(LKS_LAMB, LKS_F32, 1, 0),
-          rms = make(LKS_RMSPROP, LKS_F32, 1, 0);
+    bench adam = make(LKS_ADAM, LKS_F32, 1, 0), sgd = make(LKS_SGD, LKS_F32, 1, 0),
+          lamb = make(LKS_LAMB, LKS_F32, 1, 0), rms = make(LKS_RMSPROP, LKS_F32, 1, 0);
     ok(fails(ctx, lks_optim_set_alpha(adam.opt, -1, 0.5), LKS_ERR_ARGUMENT, "adam", "rmsprop") &&
            fails(ctx, lks_optim_set_lr_decay(adam.opt, -1, 0.5), LKS_ERR_ARGUMENT, "adagrad", NULL) &&
            fails(ctx, lks_optim_set_trust(adam.opt, -1, 0.5), LKS_ERR_ARGUMENT, "lars", NULL) &&
@@ -716,8 +766,8 @@ static void counters(void)
     }
     int64_t applied = 0;
     lksi_optim_saved back = {.param_applied = (int64_t[1]){0}};
-    ok(good(ctx, lks_optim_applied(b.opt, &applied)) && applied == start + 4 && good(ctx, lksi_optim_read(b.opt, &back)) &&
-           back.param_applied[0] == start + 4 && back.attempts == start + 5,
+    ok(good(ctx, lks_optim_applied(b.opt, &applied)) && applied == start + 4 &&
+           good(ctx, lksi_optim_read(b.opt, &back)) && back.param_applied[0] == start + 4 && back.attempts == start + 5,
        "counters beyond 2^24 count by one");
     drop(&b);
     /* warm-up, stable, decay; a table */
@@ -734,7 +784,8 @@ static void counters(void)
         right &= fabs(lr - want) < 1e-15;
     }
     ok(right, "follows it");
-    ok(fails(ctx, lks_optim_set_schedule(b.opt, LKS_SCHEDULE_WSD, 15, 20, 0, 0, 8), LKS_ERR_ARGUMENT, "15", "8"), "no room for it");
+    ok(fails(ctx, lks_optim_set_schedule(b.opt, LKS_SCHEDULE_WSD, 15, 20, 0, 0, 8), LKS_ERR_ARGUMENT, "15", "8"),
+       "no room for it");
     static const double factor[] = {3, 1, 4};
     ok(good(ctx, lks_optim_set_schedule_table(b.opt, 3, factor)), "a table");
     double lr;
@@ -744,7 +795,8 @@ static void counters(void)
     ok(lr == 4, "its last entry goes on (%g)", lr);
     ok(fails(ctx, lks_optim_set_schedule_table(b.opt, 2, (double[]){1, NAN}), LKS_ERR_ARGUMENT, "factor 1", NULL) &&
            fails(ctx, lks_optim_set_schedule_table(b.opt, 0, factor), LKS_ERR_ARGUMENT, "0", NULL) &&
-           fails(ctx, lks_optim_set_schedule(b.opt, LKS_SCHEDULE_TABLE, 0, 0, 0, 0, 1), LKS_ERR_ARGUMENT, "table", NULL),
+           fails(ctx, lks_optim_set_schedule(b.opt, LKS_SCHEDULE_TABLE, 0, 0, 0, 0, 1), LKS_ERR_ARGUMENT, "table",
+                 NULL),
        "tables that are refused");
     drop(&b);
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * lockstep/ckpt.h - the state of a training run in one HDF5 file, readable by h5dump and h5py; the format is specified in
- * doc/checkpoint-format.md.
+ * lockstep/ckpt.h - the state of a training run in one HDF5 file, readable by h5dump and h5py; the format is specified
+ * in doc/checkpoint-format.md.
  *
- * Saving: written under a temporary name in place by all ranks, checksummed, fsynced, verified, renamed, folder synced: a
- * kill at any moment leaves the last complete file. Loading: all or nothing; a damaged, truncated, foreign or newer
+ * Saving: written under a temporary name in place by all ranks, checksummed, fsynced, verified, renamed, folder synced:
+ * a kill at any moment leaves the last complete file. Loading: all or nothing; a damaged, truncated, foreign or newer
  * file gives one error on every rank and changes nothing. Two runs of one training give byte-identical files.
  */
 #ifndef LOCKSTEP_CKPT_H
@@ -30,8 +30,8 @@ LKS_API lks_status lks_checkpoint_set_text(lks_checkpoint *c, const char *key, c
 LKS_API lks_status lks_checkpoint_get_i64(lks_checkpoint *c, const char *key, int64_t *value);
 LKS_API lks_status lks_checkpoint_get_f64(lks_checkpoint *c, const char *key, double *value);
 LKS_API lks_status lks_checkpoint_get_text(lks_checkpoint *c, const char *key, const char **text);
-/* Strict (default 1): names missing in the file or unknown to the program are LKS_ERR_MISMATCH listing both. 0: load what
- * fits; *missing and *unexpected of lks_checkpoint_load count them. Local. */
+/* Strict (default 1): names missing in the file or unknown to the program are LKS_ERR_MISMATCH listing both. 0: load
+ * what fits; *missing and *unexpected of lks_checkpoint_load count them. Local. */
 LKS_API lks_status lks_checkpoint_set_strict(lks_checkpoint *c, int strict);
 
 /* Writes `path` (its folder must exist). Random state and data position are included. Collective. */
@@ -44,8 +44,8 @@ LKS_API lks_status lks_checkpoint_peek(lks_checkpoint *c, const char *path);
 /* Checks structure and every checksum. LKS_ERR_CORRUPT, _NOT_FOUND, ... with what is wrong. Collective. */
 LKS_API lks_status lks_checkpoint_verify(lks_context *ctx, const char *path);
 
-/* Compares what two checkpoints hold, by their checksums: `line` gets a text for each dataset that differs or is in one only
- * ("/model/w: differs"). Returns their number, or a negative status. Collective. */
+/* Compares what two checkpoints hold, by their checksums: `line` gets a text for each dataset that differs or is in one
+ * of them only ("/model/w: differs"). Returns their number, or a negative status. Collective. */
 typedef void (*lks_line_fn)(void *user, const char *line);
 LKS_API int64_t lks_checkpoint_compare(lks_context *ctx, const char *a, const char *b, lks_line_fn line, void *user);
 

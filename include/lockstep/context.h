@@ -17,14 +17,16 @@ enum lks_log_level { LKS_LOG_DEBUG, LKS_LOG_INFO, LKS_LOG_WARNING, LKS_LOG_ERROR
 /* Receives one line without newline. Called on the thread that uses the context, never from another. */
 typedef void (*lks_log_fn)(void *user, int level, const char *line);
 
-/* Options of a context, all with defaults; NULL only when out of memory. Free with lks_config_free (NULL is fine). Local. */
+/* Options of a context, all with defaults; NULL only when out of memory. Free with lks_config_free (NULL is fine).
+ * Local. */
 LKS_API lks_config *lks_config_new(void);
 LKS_API void lks_config_free(lks_config *config);
 /* "cpu" (default), "cuda", or "auto" (cuda if every rank has one, else cpu; ranks that differ are an error). A device
  * that is asked for and missing is an error, never a fallback. "far" is the test device: CPU kernels behind an
  * asynchronous queue and memory that the host cannot touch. Local. */
 LKS_API lks_status lks_config_set_device(lks_config *config, const char *device);
-/* Threads of the CPU backend, >= 1; 0 (default) = OMP_NUM_THREADS if set, else cores allowed / ranks on the node. Local. */
+/* Threads of the CPU backend, >= 1; 0 (default) = OMP_NUM_THREADS if set, else cores allowed / ranks on the node.
+ * Local. */
 LKS_API lks_status lks_config_set_threads(lks_config *config, int threads);
 /* Seed of all random numbers (default 0). Must be the same on every rank: checked at create. Local. */
 LKS_API lks_status lks_config_set_seed(lks_config *config, int64_t seed);

@@ -14,9 +14,9 @@
 extern "C" {
 #endif
 
-/* Text: n files, read as bytes in windows of length seq_len (+ 1 for the target); the last valid_fraction of each file is
- * the validation part, windows never cross the border or files. A batch is (input int64 [b, T], target int64 [b, T]).
- * Reads by offset; no file is held in memory. Collective. */
+/* Text: n files, read as bytes in windows of length seq_len (+ 1 for the target); the last valid_fraction of each file
+ * is the validation part, windows never cross the border or files. A batch is (input int64 [b, T], target int64 [b,
+ * T]). Reads by offset; no file is held in memory. Collective. */
 LKS_API lks_status lks_loader_text(lks_context *ctx, int n, const char *const *paths, int64_t seq_len,
                                    double valid_fraction, lks_loader **loader);
 /* HDF5 arrays: datasets `inputs` [N, ...] and `targets` [N, ...] over n files joined along dim 0, read by hyperslab.

@@ -21,8 +21,8 @@ extern "C" {
 LKS_API lks_status lks_params_create(lks_context *ctx, lks_params **ps);
 /* Frees set and tensors; modules built on it must be freed before. *ps becomes NULL; NULL is fine. Local. */
 LKS_API void lks_params_destroy(lks_params **ps);
-/* Declares a parameter / a buffer, zero-filled. The set owns *t. Names are free UTF-8 text of 1 to 1024 bytes, unique in
- * the set ("" and duplicates: LKS_ERR_ARGUMENT). Parameters are floating. Local. */
+/* Declares a parameter / a buffer, zero-filled. The set owns *t. Names are free UTF-8 text of 1 to 1024 bytes, unique
+ * in the set ("" and duplicates: LKS_ERR_ARGUMENT). Parameters are floating. Local. */
 LKS_API lks_status lks_params_add(lks_params *ps, const char *name, lks_dtype dtype, int ndim, const int64_t *shape,
                                   lks_tensor **t);
 LKS_API lks_status lks_params_add_buffer(lks_params *ps, const char *name, lks_dtype dtype, int ndim,
@@ -44,7 +44,7 @@ LKS_API lks_status lks_params_set_trainable(lks_params *ps, int i, int on);
 /* Marks every gradient absent. Local. */
 LKS_API lks_status lks_params_zero_grad(lks_params *ps);
 
-/* --- initialisers: in place, drawn from the context's random numbers (replicated) ---------------------------------- */
+/* --- initialisers: in place, drawn from the context's random numbers (replicated) ----------------------------- */
 
 /* Kaiming uniform with a = sqrt(5) as PyTorch's linear and conv layers use it: U(-1/sqrt(fan_in), 1/sqrt(fan_in)). */
 LKS_API lks_status lks_init_kaiming_uniform(lks_tensor *w, int64_t fan_in);
@@ -96,8 +96,8 @@ LKS_API void lks_module_destroy(lks_module **m);
  * inside. Local. */
 LKS_API lks_tensor *lks_module_forward(lks_module *m, lks_tensor *x);
 LKS_API void lks_module_train(lks_module *m, int train);
-/* Activation checkpointing (lks_recompute) of each direct part of m: of the blocks of a GPT, of the layers of an MLP, of
- * the stages of a CNN. Memory falls to what lies between the parts and one part's inside, for the time of a second
+/* Activation checkpointing (lks_recompute) of each direct part of m: of the blocks of a GPT, of the layers of an MLP,
+ * of the stages of a CNN. Memory falls to what lies between the parts and one part's inside, for the time of a second
  * forward; results are the same bit for bit. Local. */
 LKS_API void lks_module_recompute(lks_module *m, int on);
 

@@ -109,9 +109,9 @@ LKS_API lks_tensor *lks_prelu(lks_tensor *x, lks_tensor *weight);
 /* min(max(x, min), max); -INFINITY or INFINITY where there is no bound; NaN stays NaN, and is refused as a bound. Keeps
  * x's dtype (integers need whole bounds). Gradient 1 from min to max inclusive, else 0. */
 LKS_API lks_tensor *lks_clamp(lks_tensor *x, double min, double max);
-/* x^exponent. With two tensors promoted as ever; integers stay integers (they wrap; a negative power is truncated). With
- * numbers: x^exponent (integers: whole, not negative), base^x, v / x. The gradient of x^e is 0 where e is 0; that of
- * 0^e with e >= 0 in e is 0. */
+/* x^exponent. With two tensors promoted as ever; integers stay integers (they wrap; a negative power is truncated).
+ * With numbers: x^exponent (integers: whole, not negative), base^x, v / x. The gradient of x^e is 0 where e is 0; that
+ * of 0^e with e >= 0 in e is 0. */
 LKS_API lks_tensor *lks_pow(lks_tensor *x, lks_tensor *exponent);
 LKS_API lks_tensor *lks_pow_scalar(lks_tensor *x, double exponent);
 LKS_API lks_tensor *lks_rpow(lks_tensor *x, double base);

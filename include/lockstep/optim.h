@@ -101,10 +101,10 @@ LKS_API lks_status lks_optim_unscale(lks_optim *opt, lks_scaler *s);
 
 enum lks_outcome { LKS_STEPPED = 1, LKS_SKIPPED_HERE = 2, LKS_SKIPPED_ELSEWHERE = 3, LKS_NOTHING = 4 };
 /* What happened at attempted step `attempt` (1, 2, ...). Waits for that step's event only; kept for the last 8 steps.
- * Any pointer may be NULL. outcome: skipped here if this rank's own gradients were not finite (before their reduction) or
- * it failed, elsewhere if others' were, or only the sum over ranks. grad_norm: global, unscaled; scale: used in that step; lr of group 0; applied and skipped:
- * totals after it. Returns LKS_ERR_DRIFT / LKS_ERR_FLOOR if that step found it: on every rank alike. Ask at
- * attempt - 2 to wait for nothing. Local. */
+ * Any pointer may be NULL. outcome: skipped here if this rank's own gradients were not finite (before their reduction)
+ * or it failed, elsewhere if others' were, or only the sum over ranks. grad_norm: global, unscaled; scale: used in that
+ * step; lr of group 0; applied and skipped: totals after it. Returns LKS_ERR_DRIFT / LKS_ERR_FLOOR if that step found
+ * it: on every rank alike. Ask at attempt - 2 to wait for nothing. Local. */
 LKS_API lks_status lks_optim_report(lks_optim *opt, int64_t attempt, int *outcome, double *grad_norm, double *scale,
                                     double *lr, int64_t *applied, int64_t *skipped);
 /* Like lks_optim_report: how often each outcome was there up to and with `attempt`, since the optimizer was made (after

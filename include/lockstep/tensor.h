@@ -15,7 +15,8 @@
 extern "C" {
 #endif
 
-/* New contiguous tensors: uninitialised, zeros, ones, all `value` (converted to dtype). shape has ndim entries. Local. */
+/* New contiguous tensors: uninitialised, zeros, ones, all `value` (converted to dtype). shape has ndim entries. Local.
+ */
 LKS_API lks_tensor *lks_empty(lks_context *ctx, lks_dtype dtype, int ndim, const int64_t *shape);
 LKS_API lks_tensor *lks_zeros(lks_context *ctx, lks_dtype dtype, int ndim, const int64_t *shape);
 LKS_API lks_tensor *lks_ones(lks_context *ctx, lks_dtype dtype, int ndim, const int64_t *shape);
@@ -36,10 +37,12 @@ LKS_API lks_status lks_to_host(lks_tensor *t, void *data, int64_t bytes);
 /* Value of a one-element tensor as a double. Waits for the device. Local. */
 LKS_API lks_status lks_item(lks_tensor *t, double *value);
 /* The same without waiting now: queues the reading of t's value and returns a ticket (> 0, or a negative status);
- * lks_item_take gives the value later and waits only until that reading is done. The last 64 tickets are kept. Local. */
+ * lks_item_take gives the value later and waits only until that reading is done. The last 64 tickets are kept. Local.
+ */
 LKS_API int64_t lks_item_later(lks_tensor *t);
 LKS_API lks_status lks_item_take(lks_context *ctx, int64_t ticket, double *value);
-/* Overwrites the elements with host memory (row-major, numel * element size bytes). Counts as a write in place. Local. */
+/* Overwrites the elements with host memory (row-major, numel * element size bytes). Counts as a write in place. Local.
+ */
 LKS_API lks_status lks_set_from_host(lks_tensor *t, const void *data, int64_t bytes);
 
 /* Description. lks_shape/lks_stride return ndim entries owned by the tensor. dim may be negative (from the end) in

@@ -63,7 +63,8 @@ static int fault_read(lksi_base *b)
     const char *setting = getenv("LKS_FAULT"), *rank = getenv("LKS_FAULT_RANK");
     if (!setting || !*setting) return 1;
     int stop = !strncmp(setting, "stop:", 5);
-    const char *point = !stop && strncmp(setting, "kill:", 5) ? NULL : setting + 5, *at = point ? strchr(point, '@') : NULL;
+    const char *point = !stop && strncmp(setting, "kill:", 5) ? NULL : setting + 5,
+               *at = point ? strchr(point, '@') : NULL;
     char *end = NULL;
     long long n = at ? strtoll(at + 1, &end, 10) : 0;
     size_t length = at ? (size_t)(at - point) : 0;
@@ -71,7 +72,8 @@ static int fault_read(lksi_base *b)
     for (size_t i = 0; at && i < sizeof fault_points / sizeof *fault_points; i++)
         known |= strlen(fault_points[i]) == length && !memcmp(fault_points[i], point, length);
     if (!known || n < 1 || *end || length >= sizeof b->fault_point) {
-        lksi_log(b, LKS_LOG_WARNING, "LKS_FAULT=%s is not kill:POINT@N or stop:POINT@N with a known POINT: ignored", setting);
+        lksi_log(b, LKS_LOG_WARNING, "LKS_FAULT=%s is not kill:POINT@N or stop:POINT@N with a known POINT: ignored",
+                 setting);
         return 1;
     }
     long victim = 0;

@@ -22,7 +22,8 @@
 enum { TAG_UP, TAG_DOWN };
 
 /* Most bytes that travel with a head. Everybody sends all of it to everybody: for two ranks that is no more than in
- * slices, and one hop instead of three; for many it stays, with the head, below the usual eager limit in shared memory. */
+ * slices, and one hop instead of three; for many it stays, with the head, below the usual eager limit in shared memory.
+ */
 #define INLINE_TWO 32640
 #define INLINE_FOUR 16256
 #define INLINE_DIRECT 3840

@@ -134,8 +134,8 @@ static void NAME(pack_a_panels)(REAL *restrict to, const lksi_gemm *g, int64_t i
     }
 }
 
-/* C rows i.., columns j.. [mr, nr] = t [mr, ldt] (+ C if add); in the end scaled, and with the bias (bias_j if it is the
- * same for all rows). */
+/* C rows i.., columns j.. [mr, nr] = t [mr, ldt] (+ C if add); in the end scaled, and with the bias (bias_j if it is
+ * the same for all rows). */
 static void NAME(store)(const lksi_gemm *g, int64_t i, int64_t j, int64_t mr, int64_t nr, const REAL *t, int64_t ldt,
                         int add, int end, const REAL *bias_j)
 {

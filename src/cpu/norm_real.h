@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * norm_real.h - layer_norm, rms_norm, group_norm and batch_norm for one type of arithmetic. Included by norm.c for float
- * and double, with REAL, F(name) and REAL_DTYPE defined. Memory, splitting and dtypes of storage are decided in norm.c.
+ * norm_real.h - layer_norm, rms_norm, group_norm and batch_norm for one type of arithmetic. Included by norm.c for
+ * float and double, with REAL, F(name) and REAL_DTYPE defined. Memory, splitting and dtypes of storage are decided in
+ * norm.c.
  *
  * Statistics: the mean is hi + lo, hi rounded to REAL. A first pass sums x - x[0], so that equal elements give exactly
  * their value; the second works on d = x - hi and corrects both mean and variance by what hi misses (Chan, Golub &

@@ -2,8 +2,8 @@
  *
  * reduce.c - sum, mean, max, min, argmax, index_fill_backward; through stat_core.h var, prod, norm and the like. Dims
  * are put in the order of the input's memory and merged; then either a reduced dim is innermost (rows are summed) or a
- * kept one (rows are added to each other, column by column). Work is split into blocks of a fixed size and their results
- * are combined in a fixed order, so the number of threads changes nothing. Compiled once per ISA.
+ * kept one (rows are added to each other, column by column). Work is split into blocks of a fixed size and their
+ * results are combined in a fixed order, so the number of threads changes nothing. Compiled once per ISA.
  */
 #include "cpu/block.h"
 #include <math.h>

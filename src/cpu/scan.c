@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * scan.c - what runs along one dim: cumsum, cumprod and its backward row, the linear recurrence, and the backward row
- * of prod. Floats are carried in double, integers in int64 (they wrap). Lines side by side in memory are taken together;
- * one long line is cut into parts of a fixed size. Compiled once per ISA.
+ * of prod. Floats are carried in double, integers in int64 (they wrap). Lines side by side in memory are taken
+ * together; one long line is cut into parts of a fixed size. Compiled once per ISA.
  */
 #include "cpu/block.h"
 #include "cpu/rows.h"

@@ -120,11 +120,12 @@ static lks_status check_launch(lksi_base *b)
     for (int i = 0; i < 4; i++) {
         const char *v = getenv(names[i]);
         if (v && atoi(v) > 1)
-            return lksi_fail(b, LKS_ERR_STATE, "lks_context_create",
-                             "%s=%s processes were started, but MPI_COMM_WORLD has 1: the launcher and this MPI do not speak the "
-                             "same PMI. Start with `srun --mpi=pmix` (`srun --mpi=list` shows what there is) or with the mpirun "
-                             "that belongs to the MPI library",
-                             names[i], v);
+            return lksi_fail(
+                b, LKS_ERR_STATE, "lks_context_create",
+                "%s=%s processes were started, but MPI_COMM_WORLD has 1: the launcher and this MPI do not speak the "
+                "same PMI. Start with `srun --mpi=pmix` (`srun --mpi=list` shows what there is) or with the mpirun "
+                "that belongs to the MPI library",
+                names[i], v);
     }
     return LKS_OK;
 }
@@ -291,7 +292,8 @@ lks_status lks_context_destroy(lks_context **pctx)
     while (ctx->scope_count) lks_scope_end(ctx);
     while (ctx->born_count > 0) lks_release(ctx->born[--ctx->born_count]);
     if (ctx->live_tensors > 0)
-        lksi_log(&ctx->base, LKS_LOG_WARNING, "lks_context_destroy: %lld tensors are still kept by the program and now invalid",
+        lksi_log(&ctx->base, LKS_LOG_WARNING,
+                 "lks_context_destroy: %lld tensors are still kept by the program and now invalid",
                  (long long)ctx->live_tensors);
     undo(ctx);
     return state == 2 ? LKS_ERR_STATE : LKS_OK;
@@ -328,8 +330,8 @@ int64_t lks_random_attempt(const lks_context *ctx) { return ctx->attempt; }
 lks_status lks_random_rows(lks_context *ctx, int64_t first, int64_t rows)
 {
     if (first < 0 || rows < 0)
-        return lksi_fail(&ctx->base, LKS_ERR_ARGUMENT, "lks_random_rows", "first %lld, rows %lld: neither can be negative",
-                         (long long)first, (long long)rows);
+        return lksi_fail(&ctx->base, LKS_ERR_ARGUMENT, "lks_random_rows",
+                         "first %lld, rows %lld: neither can be negative", (long long)first, (long long)rows);
     ctx->row_first = first;
     ctx->row_count = rows;
     ctx->call = 0;

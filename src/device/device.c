@@ -84,8 +84,8 @@ lks_status lksi_device_synchronize(lksi_device *d)
     return first;
 }
 
-/* After a host-blocking copy was queued: the host's memory is the device's until it is done, so that a wait that could not
- * be made is made again before the caller may free it. */
+/* After a host-blocking copy was queued: the host's memory is the device's until it is done, so that a wait that could
+ * not be made is made again before the caller may free it. */
 static lks_status wait_copy(lksi_device *d)
 {
     d->waits++;

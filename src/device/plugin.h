@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * plugin.h - what a backend that is a module of its own (liblockstep_NAME.so) and the library hand each other. The module
- * exports one symbol, a const lksi_plugin called lksi_plugin_NAME, that is data: it is compared with the library's own
- * sizes and version before anything of the module is called. The module sees nothing else of the library.
+ * plugin.h - what a backend that is a module of its own (liblockstep_NAME.so) and the library hand each other. The
+ * module exports one symbol, a const lksi_plugin called lksi_plugin_NAME, that is data: it is compared with the
+ * library's own sizes and version before anything of the module is called. The module sees nothing else of the library.
  */
 #ifndef LKSI_PLUGIN_H
 #define LKSI_PLUGIN_H

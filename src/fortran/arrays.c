@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * arrays.c - Fortran arrays of any rank as tensors: the only place that reads array descriptors (ISO_Fortran_binding.h).
- * A program on the public headers. Order of indices: see the head of lockstep.F90.
+ * arrays.c - Fortran arrays of any rank as tensors: the only place that reads array descriptors
+ * (ISO_Fortran_binding.h). A program on the public headers. Order of indices: see the head of lockstep.F90.
  */
 #include <ISO_Fortran_binding.h>
 #include <lockstep.h>

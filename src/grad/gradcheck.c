@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * gradcheck.c - analytic gradients against central differences. The output is weighted with fixed numbers of its own, so
- * that no op under test (mul, sum) is needed to make a scalar: the weights are the gradient given to backward.
+ * gradcheck.c - analytic gradients against central differences. The output is weighted with fixed numbers of its own,
+ * so that no op under test (mul, sum) is needed to make a scalar: the weights are the gradient given to backward.
  */
 #include "grad/grad.h"
 
 #include <math.h>
 
 /* Weight of output element i: fixed, irregular, of both signs. */
-static double weight(int64_t i) { return 0.5 + fmod(0.6180339887498949 * (double)(i + 1), 1.0) - (i % 3 == 1 ? 1.5 : 0); }
+static double weight(int64_t i)
+{
+    return 0.5 + fmod(0.6180339887498949 * (double)(i + 1), 1.0) - (i % 3 == 1 ? 1.5 : 0);
+}
 
 /* sum of weight * f, on the host. */
 static lks_status value(lks_context *ctx, lks_gradcheck_fn f, void *user, int n, lks_tensor *const *inputs, double *sum)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * basic.c - public functions of copies, fills, elementwise ops, reductions, random fills: arguments to attributes, then the
- * door.
+ * basic.c - public functions of copies, fills, elementwise ops, reductions, random fills: arguments to attributes, then
+ * the door.
  */
 #include "ops/ops.h"
 
@@ -84,9 +84,10 @@ static lks_status writable(const char *where, lks_tensor *dst)
 {
     if (dst == lks_none) return LKS_ERR_ARGUMENT;
     if (dst->requires_grad && !dst->ctx->no_grad)
-        return lksi_fail(&dst->ctx->base, LKS_ERR_STATE, where,
-                         "a tensor that requires a gradient is changed in place while ops are recorded (put the call between "
-                         "lks_no_grad_begin and lks_no_grad_end)");
+        return lksi_fail(
+            &dst->ctx->base, LKS_ERR_STATE, where,
+            "a tensor that requires a gradient is changed in place while ops are recorded (put the call between "
+            "lks_no_grad_begin and lks_no_grad_end)");
     return LKS_OK;
 }
 
@@ -180,7 +181,8 @@ lks_status lks_item(lks_tensor *t, double *value)
     if (!t || !value) return LKS_ERR_ARGUMENT;
     lks_context *ctx = t->ctx;
     if (t->numel != 1)
-        return lksi_fail(&ctx->base, LKS_ERR_SHAPE, "lks_item", "the tensor has %lld elements, not 1", (long long)t->numel);
+        return lksi_fail(&ctx->base, LKS_ERR_SHAPE, "lks_item", "the tensor has %lld elements, not 1",
+                         (long long)t->numel);
     TRY(lks_scope_begin(ctx));
     ctx->no_grad++;
     lks_tensor *c = lks_to(t, LKS_F64);
@@ -451,8 +453,8 @@ lks_tensor *lks_scaled_dot_product_attention(lks_tensor *q, lks_tensor *k, lks_t
     lks_context *ctx = lksi_ctx(4, in);
     if (!ctx) return NULL;
     if (!(dropout_p >= 0 && dropout_p < 1)) {
-        lksi_fail(&ctx->base, LKS_ERR_ARGUMENT, "lks_scaled_dot_product_attention", "dropout_p is %g; it must be in [0, 1)",
-                  dropout_p);
+        lksi_fail(&ctx->base, LKS_ERR_ARGUMENT, "lks_scaled_dot_product_attention",
+                  "dropout_p is %g; it must be in [0, 1)", dropout_p);
         return NULL;
     }
     if (scale == 0 && q->v.ndim == 4) scale = 1 / sqrt((double)(q->v.shape[3] > 0 ? q->v.shape[3] : 1));
@@ -460,6 +462,7 @@ lks_tensor *lks_scaled_dot_product_attention(lks_tensor *q, lks_tensor *k, lks_t
     if (dropout_p > 0 && q->v.ndim == 4 && k->v.ndim == 4)
         place(ctx, q->v.shape[0] * q->v.shape[1] * q->v.shape[2] * k->v.shape[2], &attr.attention.offset,
               &attr.attention.call);
-    return lksi_call(ctx, "lks_scaled_dot_product_attention", LKSI_OP_attention, 4, in, &attr, 2, out) == LKS_OK ? out[0]
-                                                                                                             : NULL;
+    return lksi_call(ctx, "lks_scaled_dot_product_attention", LKSI_OP_attention, 4, in, &attr, 2, out) == LKS_OK
+               ? out[0]
+               : NULL;
 }

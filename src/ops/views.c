@@ -70,7 +70,8 @@ lks_tensor *lks_flatten(lks_tensor *x, int d, int e)
     shape[n] = 1;
     for (int i = d; i <= e; i++)
         if (!lksi_mul_fits(shape[n], x->v.shape[i], &shape[n])) { /* an empty tensor may have such dims */
-            lksi_fail(&x->ctx->base, LKS_ERR_SHAPE, "lks_flatten", "dims %d to %d together do not fit a 64-bit size", d, e);
+            lksi_fail(&x->ctx->base, LKS_ERR_SHAPE, "lks_flatten", "dims %d to %d together do not fit a 64-bit size", d,
+                      e);
             return NULL;
         }
     n++;
@@ -132,8 +133,9 @@ lks_tensor *lks_narrow(lks_tensor *x, int dim, int64_t start, int64_t length)
     int64_t n = x->v.shape[dim];
     if (start < 0) start += n;
     if (start < 0 || length < 0 || start > n || length > n - start) {
-        lksi_fail(&x->ctx->base, LKS_ERR_SHAPE, "lks_narrow", "start %lld, length %lld reach outside dim %d of size %lld",
-                  (long long)start, (long long)length, dim, (long long)n);
+        lksi_fail(&x->ctx->base, LKS_ERR_SHAPE, "lks_narrow",
+                  "start %lld, length %lld reach outside dim %d of size %lld", (long long)start, (long long)length, dim,
+                  (long long)n);
         return NULL;
     }
     return lks_slice(x, dim, start, start + length, 1);
@@ -144,8 +146,8 @@ lks_tensor *lks_select(lks_tensor *x, int dim, int64_t index)
     if (!x || lksi_dim(x->ctx, "lks_select", x->v.ndim, &dim)) return NULL;
     int64_t n = x->v.shape[dim], shape[LKS_MAX_DIMS];
     if (index < -n || index >= n) {
-        lksi_fail(&x->ctx->base, LKS_ERR_SHAPE, "lks_select", "index %lld is outside dim %d of size %lld", (long long)index,
-                  dim, (long long)n);
+        lksi_fail(&x->ctx->base, LKS_ERR_SHAPE, "lks_select", "index %lld is outside dim %d of size %lld",
+                  (long long)index, dim, (long long)n);
         return NULL;
     }
     if (index < 0) index += n;

@@ -299,7 +299,8 @@ LKSI_HD void lksi_normal_f64(const uint32_t w[4], double *z0, double *z1)
     *z1 = r * sin(turn);
 }
 
-/* The smallest and the largest number of a floating dtype inside [a, b); one that is outside where it has none. Host. */
+/* The smallest and the largest number of a floating dtype inside [a, b); one that is outside where it has none. Host.
+ */
 static inline double lksi_round_to(int dtype, double v)
 {
     return dtype == LKS_F64   ? v

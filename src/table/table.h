@@ -27,8 +27,8 @@ enum lksi_kind { LKSI_KIND_OP, LKSI_KIND_NOGRAD, LKSI_KIND_VIEW, LKSI_KIND_INPLA
 
 /* Shape rule: fills dtype, ndim, shape and stride of every out (stride row-major unless the row keeps channels-last;
  * a view row also sets out->data from in->data), normalises attr (negative dims). Returns a status with the cause in
- * a->why ("inner sizes differ: [2,3] @ [4,5]"). In-place rows check that what was handed in fits. Inputs' data must not be
- * read. Absent inputs have ndim -1. */
+ * a->why ("inner sizes differ: [2,3] @ [4,5]"). In-place rows check that what was handed in fits. Inputs' data must not
+ * be read. Absent inputs have ndim -1. */
 typedef lks_status (*lksi_infer_fn)(lksi_args *a);
 
 typedef struct lksi_row {

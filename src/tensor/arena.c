@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * arena.c - parameters of one dtype side by side in one block, with a gradient block of the same layout and low-precision
- * twins, so that one pass sees all. Slices have storage headers of their own: to versions and caches they are not views.
+ * arena.c - parameters of one dtype side by side in one block, with a gradient block of the same layout and
+ * low-precision twins, so that one pass sees all. Slices have storage headers of their own: to versions and caches they
+ * are not views.
  */
 #include "tensor/tensor.h"
 
@@ -64,7 +65,8 @@ lks_status lksi_arena_create(lks_context *ctx, lks_dtype dtype, int n, lks_tenso
     int size = lks_dtype_size(dtype);
     for (int i = 0; i < n; i++) {
         lksi_slice *s = &a->slice[i];
-        if (s->numel && lksi_device_copy(ctx->dev, a->value + s->offset * size, t[i]->v.data, s->numel * size) != LKS_OK)
+        if (s->numel &&
+            lksi_device_copy(ctx->dev, a->value + s->offset * size, t[i]->v.data, s->numel * size) != LKS_OK)
             goto fail;
     }
     lksi_storage **fresh = lksi_alloc(&ctx->base, n * (int64_t)sizeof *fresh);
@@ -160,7 +162,8 @@ void lksi_arena_touched(lksi_arena *a, int twins_too)
         lksi_slice *s = &a->slice[i];
         int64_t before = s->value->st->version++;
         for (int w = 0; w < 2; w++)
-            /* A stale twin stays stale: a frozen slice is not rewritten, and a cast refreshes it when next asked for. */
+            /* A stale twin stays stale: a frozen slice is not rewritten, and a cast refreshes it when next asked for.
+             */
             if (twins_too && s->twin[w] && s->twin_version[w] == before) {
                 s->twin_version[w] = s->value->st->version;
                 s->twin[w]->st->version++;

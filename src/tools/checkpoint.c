@@ -95,7 +95,8 @@ static int diff(job *j, const char *first, const char *second)
     int code = 0, differ = 0;
     for (int i = 0; i < 2 && !code; i++) {
         code = restore_path(j, names[i], path[i], sizeof path[i]);
-        if (!code && (lks_checkpoint_create(j->ctx, &c[i]) || lks_checkpoint_peek(c[i], path[i]))) code = job_fail(j, names[i]);
+        if (!code && (lks_checkpoint_create(j->ctx, &c[i]) || lks_checkpoint_peek(c[i], path[i])))
+            code = job_fail(j, names[i]);
     }
     if (!code) {
         int64_t step[2] = {-1, -1};

@@ -8,7 +8,8 @@ int cmd_evaluate(int argc, const char **argv)
 {
     static options o;
     static job j;
-    int code = options_parse(&o, EVALUATE, "lockstep evaluate RUN|CHECKPOINT --data FILE... [options]", argc, argv, 2), stop = 0;
+    int code = options_parse(&o, EVALUATE, "lockstep evaluate RUN|CHECKPOINT --data FILE... [options]", argc, argv, 2),
+        stop = 0;
     if (code) return code;
     if (o.operands != 1) return usage_error("evaluate needs one run folder or checkpoint file");
     double loss, accuracy;

@@ -13,7 +13,8 @@ static void print_ops(void)
     printf("%-24s %-8s %-8s %-5s %s\n", "op", "cpu", "cuda", "grad", "inputs; attributes -> outputs");
     for (int i = 0; i < lks_op_count(); i++)
         printf("%-24s %-8s %-8s %-5s %s\n", lks_op_name(i), policy[lks_autocast_policy(lks_op_name(i), LKS_TABLE_CPU)],
-               policy[lks_autocast_policy(lks_op_name(i), LKS_TABLE_CUDA)], lks_op_differentiable(i) ? "yes" : "-", lks_op_schema(i));
+               policy[lks_autocast_policy(lks_op_name(i), LKS_TABLE_CUDA)], lks_op_differentiable(i) ? "yes" : "-",
+               lks_op_schema(i));
 }
 
 int cmd_info(int argc, const char **argv)

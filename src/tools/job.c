@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * job.c - from options to a context, data, model, and what train and evaluate share: loss, validation, what a checkpoint
- * remembers of the options.
+ * job.c - from options to a context, data, model, and what train and evaluate share: loss, validation, what a
+ * checkpoint remembers of the options.
  */
 #include "tools/tools.h"
 
@@ -53,8 +53,9 @@ int job_data(job *j, double valid_fraction)
     if (s != LKS_OK) return job_fail(j, "reading the data");
     lks_loader_set_prefetch(j->loader, 1);
     if (!j->lm && !j->classes && (j->classes = lks_loader_classes(j->loader)) < 1)
-        return lks_error_code(j->ctx) ? job_fail(j, "reading the labels")
-                                      : usage_error("--targets %s holds no class numbers (integers are needed)", opt_text(o, targets));
+        return lks_error_code(j->ctx)
+                   ? job_fail(j, "reading the labels")
+                   : usage_error("--targets %s holds no class numbers (integers are needed)", opt_text(o, targets));
     return 0;
 }
 
@@ -78,7 +79,8 @@ int job_model(job *j)
     lks_status s;
     if (j->lm) {
         if (dim % opt_whole(o, heads))
-            return usage_error("--heads %lld does not divide --dim %lld", (long long)opt_whole(o, heads), (long long)dim);
+            return usage_error("--heads %lld does not divide --dim %lld", (long long)opt_whole(o, heads),
+                               (long long)dim);
         s = lks_gpt_create(j->ps, "", 256, opt_whole(o, seq_len), layers, dim, opt_whole(o, heads), dropout, &j->model);
     } else {
         int64_t chw[3];
@@ -93,7 +95,8 @@ int job_model(job *j)
             s = lks_mlp_create(j->ps, "", (int)layers + 2, sizes, dropout, &j->model);
             free(sizes);
         } else {
-            if (n < 2) return usage_error("--model cnn needs images [N, C, H, W] or [N, H, W]; --model mlp takes any shape");
+            if (n < 2)
+                return usage_error("--model cnn needs images [N, C, H, W] or [N, H, W]; --model mlp takes any shape");
             if (layers > 20 || (chw[1] >> layers) < 1 || (chw[2] >> layers) < 1)
                 return usage_error("--layers %lld halves images of %lld x %lld below one pixel", (long long)layers,
                                    (long long)chw[1], (long long)chw[2]);
@@ -224,7 +227,8 @@ int job_recall(job *j, options *o, lks_checkpoint *c)
         }
         if (text[0] && options_set(o, i, text, 3)) return EXIT_FAILED;
     }
-    if (lks_checkpoint_get_i64(c, "classes", &j->classes) != LKS_OK) return job_fail(j, "reading the checkpoint's options");
+    if (lks_checkpoint_get_i64(c, "classes", &j->classes) != LKS_OK)
+        return job_fail(j, "reading the checkpoint's options");
     return 0;
 }
 

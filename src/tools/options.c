@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * options.c - options.def as a popt table (command line) and a libconfuse table (configuration file). Both hand over text;
- * one function checks and stores it, so an error reads the same wherever the value came from.
+ * options.c - options.def as a popt table (command line) and a libconfuse table (configuration file). Both hand over
+ * text; one function checks and stores it, so an error reads the same wherever the value came from.
  */
 #include "tools/tools.h"
 
@@ -25,7 +25,8 @@ typedef struct row {
 } row;
 
 static const row rows[OPT_COUNT] = {
-#define OPTION(id, name, kind, commands, preset, min, max, arg, help) {name, kind, commands, preset, min, max, arg, help},
+#define OPTION(id, name, kind, commands, preset, min, max, arg, help)                                                  \
+    {name, kind, commands, preset, min, max, arg, help},
 #include "tools/options.def"
 #undef OPTION
 };
@@ -72,7 +73,8 @@ int options_set(options *o, int id, const char *text, int from)
     const row *r = &rows[id];
     option_value *v = &o->v[id];
     char *end;
-    if (!*text && id != OPT_prompt && (r->kind == TEXT || r->kind == LIST)) return usage_error("--%s is empty", r->name);
+    if (!*text && id != OPT_prompt && (r->kind == TEXT || r->kind == LIST))
+        return usage_error("--%s is empty", r->name);
     switch (r->kind) {
     case LIST:
         if (v->from != from) v->count = 0;
@@ -99,7 +101,8 @@ int options_set(options *o, int id, const char *text, int from)
     case REAL:
         errno = 0;
         v->real = strtod(text, &end);
-        if (end == text || *end || !(v->real - v->real == 0)) return usage_error("--%s is \"%s\"; a number is needed", r->name, text);
+        if (end == text || *end || !(v->real - v->real == 0))
+            return usage_error("--%s is \"%s\"; a number is needed", r->name, text);
         if (v->real < r->min || v->real > r->max)
             return usage_error("--%s is %s; it must be from %g to %g", r->name, text, r->min, r->max);
         break;
@@ -167,8 +170,10 @@ static const char *nearest(const char *name, int command, int except)
 
 static int unknown_option(const char *bad, int command)
 {
-    static const struct { int command; const char *name; } names[] = {
-        {LM, "train lm"}, {CLASSIFY, "train classify"}, {SAMPLE, "sample"}, {EVALUATE, "evaluate"}, {PLOT, "plot"}, {INFO, "info"}};
+    static const struct { int command; const char *name;
+    } names[] = {{LM, "train lm"},   {CLASSIFY, "train classify"},
+                 {SAMPLE, "sample"}, {EVALUATE, "evaluate"},
+                 {PLOT, "plot"},     {INFO, "info"}};
     char name[64] = "", of[128] = "";
     while (*bad == '-') bad++;
     size_t len = strcspn(bad, "=");
@@ -188,7 +193,8 @@ static char config_complaint[512];
 static void config_error(cfg_t *cfg, const char *format, va_list args)
 {
     int at = 0;
-    if (cfg && cfg->filename) at = snprintf(config_complaint, sizeof config_complaint, "%.200s:%d: ", cfg->filename, cfg->line);
+    if (cfg && cfg->filename)
+        at = snprintf(config_complaint, sizeof config_complaint, "%.200s:%d: ", cfg->filename, cfg->line);
     vsnprintf(config_complaint + at, sizeof config_complaint - (size_t)at, format, args);
 }
 
@@ -222,7 +228,8 @@ static int read_config(options *o, const char *path)
             size_t len = strcspn(quote + 1, "'");
             if (len < sizeof name) memcpy(name, quote + 1, len), name[len] = 0;
         }
-        code = name[0] ? usage_error("--config: %s; did you mean \"%s\"?", config_complaint, nearest(name, o->command, OPT_config))
+        code = name[0] ? usage_error("--config: %s; did you mean \"%s\"?", config_complaint,
+                                     nearest(name, o->command, OPT_config))
                        : usage_error("--config: %s (lines read: name = value)", config_complaint);
     }
     for (int k = 0; k < n && !code; k++)
@@ -300,7 +307,8 @@ int options_parse(options *o, int command, const char *usage, int argc, const ch
         o->operand[o->operands] = strdup(rest[o->operands]);
     }
     poptFreeContext(pc);
-    if (!code && given.v[OPT_config].from > 0 && given.v[OPT_config].text[0]) code = read_config(o, given.v[OPT_config].text);
+    if (!code && given.v[OPT_config].from > 0 && given.v[OPT_config].text[0])
+        code = read_config(o, given.v[OPT_config].text);
     for (int i = 0; i < OPT_COUNT; i++)
         if (given.v[i].from == 2) o->v[i] = given.v[i];
     return code;

@@ -67,7 +67,8 @@ static void panel(FILE *f, int n, const char **dirs, const char *title, const ch
 {
     fprintf(f, "set title \"%s\" font \",11\" offset 0,-0.5\n%s\nplot ", title, extra);
     for (int i = 0; i < n; i++) {
-        fprintf(f, "%s$run%d using 1:%d with lines lw %s lc %d title ", i ? ", " : "", i, first + 2, second >= 0 ? "1" : "2", i + 1);
+        fprintf(f, "%s$run%d using 1:%d with lines lw %s lc %d title ", i ? ", " : "", i, first + 2,
+                second >= 0 ? "1" : "2", i + 1);
         char text[300];
         snprintf(text, sizeof text, n > 1 ? "%s" : "%s", n > 1 ? dirs[i] : second >= 0 ? "training" : "");
         quoted(f, text);
@@ -98,8 +99,11 @@ int plot_runs(int n, const char **dirs, const char *image)
     int panels = 2 + (has[SCALE] != 0) + (has[SPEED] != 0);
     fprintf(f, "set terminal png size 1000,%d font \"sans,10\" noenhanced\nset output ", panels > 2 ? 760 : 420);
     quoted(f, image);
-    fprintf(f, "\nset datafile missing \"?\"\nset multiplot layout %d,2\nset grid lc rgb \"#dddddd\"\nset key top right\nset xlabel \"step\" offset 0,0.5\n"
-               "set border 3\nset tics nomirror\n", panels > 2 ? 2 : 1);
+    fprintf(f,
+            "\nset datafile missing \"?\"\nset multiplot layout %d,2\nset grid lc rgb \"#dddddd\"\nset key top "
+            "right\nset xlabel \"step\" offset 0,0.5\n"
+            "set border 3\nset tics nomirror\n",
+            panels > 2 ? 2 : 1);
     panel(f, n, dirs, "loss", "set format y \"%g\"", LOSS, VALID);
     panel(f, n, dirs, "learning rate", "", LR, -1);
     if (has[SPEED]) panel(f, n, dirs, "samples per second", "set yrange [0:*]", SPEED, -1);

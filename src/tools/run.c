@@ -188,7 +188,8 @@ void run_progress(const metrics *m, int64_t total, double left, int validated)
     char line[256];
     int n = snprintf(line, sizeof line, "step %lld/%lld  loss %.4f", (long long)m->step, (long long)total, m->loss);
     if (validated) n += snprintf(line + n, sizeof line - (size_t)n, "  valid %.4f", m->valid_loss);
-    if (validated && m->has_accuracy) n += snprintf(line + n, sizeof line - (size_t)n, " (%.2f %%)", 100 * m->valid_accuracy);
+    if (validated && m->has_accuracy)
+        n += snprintf(line + n, sizeof line - (size_t)n, " (%.2f %%)", 100 * m->valid_accuracy);
     if (m->has_tokens) n += snprintf(line + n, sizeof line - (size_t)n, "  %.0f tokens/s", m->tokens_per_s);
     else n += snprintf(line + n, sizeof line - (size_t)n, "  %.0f samples/s", m->samples_per_s);
     if (m->scale != 1) n += snprintf(line + n, sizeof line - (size_t)n, "  scale %g", m->scale);

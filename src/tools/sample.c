@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * sample.c - lockstep sample: text from a trained language model, byte by byte; and where a checkpoint is found by the name
- * of a run.
+ * sample.c - lockstep sample: text from a trained language model, byte by byte; and where a checkpoint is found by the
+ * name of a run.
  */
 #include "tools/tools.h"
 
@@ -42,7 +42,9 @@ int restore_model(job *j, options *o, const char *name, int data)
     if (lks_checkpoint_set_params(j->ckpt, j->ps) != LKS_OK || lks_checkpoint_load(j->ckpt, path, NULL, NULL) != LKS_OK)
         return job_fail(j, "reading the checkpoint");
     j->seq_len = opt_whole(o, seq_len);
-    j->cast = !strcmp(opt_text(o, precision), "f16") ? LKS_F16 : !strcmp(opt_text(o, precision), "bf16") ? LKS_BF16 : LKS_DTYPE_NONE;
+    j->cast = !strcmp(opt_text(o, precision), "f16")    ? LKS_F16
+              : !strcmp(opt_text(o, precision), "bf16") ? LKS_BF16
+                                                        : LKS_DTYPE_NONE;
     return 0;
 }
 

@@ -39,8 +39,8 @@ typedef struct options {
     int operands;
 } options;
 
-/* Fills o for `command` from argv[first..]; 0, or an exit code after a text on stderr; -1 after --help. Ranks other than the
- * first print nothing. */
+/* Fills o for `command` from argv[first..]; 0, or an exit code after a text on stderr; -1 after --help. Ranks other
+ * than the first print nothing. */
 int options_parse(options *o, int command, const char *usage, int argc, const char **argv, int first);
 /* Sets one option from text, as if given (from 3: a checkpoint's); 0 or an exit code. */
 int options_set(options *o, int id, const char *text, int from);
@@ -96,7 +96,8 @@ typedef struct metrics {
     double loss, valid_loss, valid_accuracy, lr, scale, grad_norm, samples_per_s, tokens_per_s, seconds;
     int has_valid, has_accuracy, has_tokens;
 } metrics;
-int run_open(job *j, const char *dir, int fresh, int64_t from_step); /* rank 0: folders, run.json, metrics cut to from_step */
+int run_open(job *j, const char *dir, int fresh,
+             int64_t from_step); /* rank 0: folders, run.json, metrics cut to from_step */
 int run_log(const metrics *m);
 /* Does the step's line of metrics, the last one, lack a validation? Adding it; both after run_open. */
 int run_lacks_valid(int64_t step);

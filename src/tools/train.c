@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * train.c - lockstep train lm|classify: the training loop. What the host wants to know of step k it asks for at step k + 2,
- * so that no step waits for its own result; before a checkpoint, a validation and the end the rest is fetched.
+ * train.c - lockstep train lm|classify: the training loop. What the host wants to know of step k it asks for at step k
+ * + 2, so that no step waits for its own result; before a checkpoint, a validation and the end the rest is fetched.
  */
 #include "tools/tools.h"
 
@@ -56,10 +56,17 @@ static int with_momentum(const options *o)
 
 static int settle(options *o, int lm)
 {
-    struct { int id; const char *text; } preset[] = {
-        {OPT_valid_fraction, lm ? "0.1" : "0.2"}, {OPT_batch, lm ? "16" : "64"},
-        {OPT_layers, lm ? "4" : "2"}, {OPT_dim, lm ? "128" : !strcmp(opt_text(o, model) ? opt_text(o, model) : "", "mlp") ? "256" : "32"},
-        {OPT_lr, with_momentum(o) ? "0.1" : is_optimizer(o, "rmsprop") || is_optimizer(o, "adagrad") ? "0.01" : "0.001"},
+    struct { int id; const char *text;
+    } preset[] = {
+        {OPT_valid_fraction, lm ? "0.1" : "0.2"},
+        {OPT_batch, lm ? "16" : "64"},
+        {OPT_layers, lm ? "4" : "2"},
+        {OPT_dim, lm ? "128"
+                  : !strcmp(opt_text(o, model) ? opt_text(o, model) : "", "mlp") ? "256"
+                                                                                 : "32"},
+        {OPT_lr, with_momentum(o)                                           ? "0.1"
+                 : is_optimizer(o, "rmsprop") || is_optimizer(o, "adagrad") ? "0.01"
+                                                                            : "0.001"},
         {OPT_weight_decay, is_optimizer(o, "adamw") || is_optimizer(o, "lamb") ? "0.01" : "0"},
     };
     for (size_t i = 0; i < sizeof preset / sizeof *preset; i++)
@@ -68,7 +75,8 @@ static int settle(options *o, int lm)
     if (o->v[OPT_steps].from == 2 && o->v[OPT_epochs].from == 1) o->v[OPT_epochs].from = -1;
     if (o->v[OPT_epochs].from == 2 && o->v[OPT_steps].from == 1) o->v[OPT_steps].from = -1;
     if (opt_given(o, steps) && opt_given(o, epochs)) return usage_error("--steps and --epochs exclude each other");
-    if (opt_real(o, scaler_growth) <= 1) return usage_error("--scaler-growth is %g; it must be above 1", opt_real(o, scaler_growth));
+    if (opt_real(o, scaler_growth) <= 1)
+        return usage_error("--scaler-growth is %g; it must be above 1", opt_real(o, scaler_growth));
     if (opt_real(o, scaler_backoff) <= 0 || opt_real(o, scaler_backoff) >= 1)
         return usage_error("--scaler-backoff is %g; it must be between 0 and 1", opt_real(o, scaler_backoff));
     if (strcmp(opt_text(o, precision), "f16"))
@@ -87,7 +95,9 @@ static void settle_steps(training *t)
     options *o = t->j.o;
     char text[32];
     int64_t per_epoch = (lks_loader_train_count(t->j.loader) + t->batch - 1) / t->batch;
-    t->steps = opt_given(o, epochs) ? opt_whole(o, epochs) * per_epoch : opt_given(o, steps) ? opt_whole(o, steps) : 1000;
+    t->steps = opt_given(o, epochs)  ? opt_whole(o, epochs) * per_epoch
+               : opt_given(o, steps) ? opt_whole(o, steps)
+                                     : 1000;
     snprintf(text, sizeof text, "%lld", (long long)(t->steps / 20));
     if (!opt_given(o, warmup)) options_set(o, OPT_warmup, text, 0);
     t->eval_every = opt_given(o, eval_every) ? opt_whole(o, eval_every) : (t->steps + 9) / 10;
@@ -130,7 +140,8 @@ static int optimizer(training *t)
     if (s == LKS_OK && f16) s = lks_scaler_set_backoff_factor(j->scaler, opt_real(o, scaler_backoff));
     j->cast = f16 ? LKS_F16 : !strcmp(opt_text(o, precision), "bf16") ? LKS_BF16 : LKS_DTYPE_NONE;
     if (s == LKS_OK && opt_given(o, autocast_policy))
-        s = lks_autocast_set_table(j->ctx, !strcmp(opt_text(o, autocast_policy), "cuda") ? LKS_TABLE_CUDA : LKS_TABLE_CPU);
+        s = lks_autocast_set_table(j->ctx,
+                                   !strcmp(opt_text(o, autocast_policy), "cuda") ? LKS_TABLE_CUDA : LKS_TABLE_CPU);
     if (s == LKS_OK) s = lks_dp_create(j->ps, 0, &j->dp);
     if (s == LKS_OK) s = lks_dp_set_nominal(j->dp, (double)t->batch * (double)(j->lm ? j->seq_len : 1));
     return s == LKS_OK ? 0 : job_fail(j, "setting up the optimizer");
@@ -175,15 +186,18 @@ static int compare_options(training *t)
         option_text(j->o, i, is, sizeof is);
         if (!strcmp(was, is)) continue;
         if (option_is_shape(i))
-            return usage_error("--%s is %s, but the checkpoint was made with %s: it must be the same on resume", option_name(i), is, was);
+            return usage_error("--%s is %s, but the checkpoint was made with %s: it must be the same on resume",
+                               option_name(i), is, was);
         if (i == OPT_scaler_init) continue; /* the first scale is long past */
         if (i == OPT_seed) { /* order of data and split hang on it */
-            if (lks_rank(j->ctx) == 0) printf("resuming with --seed %s, that of the checkpoint, instead of %s\n", was, is);
+            if (lks_rank(j->ctx) == 0)
+                printf("resuming with --seed %s, that of the checkpoint, instead of %s\n", was, is);
             int code = options_set(j->o, i, was, 3);
             if (code) return code;
             continue;
         }
-        if (lks_rank(j->ctx) == 0) printf("resuming with --%s %s (was %s)\n", option_name(i), is, was[0] ? was : "default");
+        if (lks_rank(j->ctx) == 0)
+            printf("resuming with --%s %s (was %s)\n", option_name(i), is, was[0] ? was : "default");
     }
     return 0;
 }
@@ -224,12 +238,13 @@ static int resume(training *t, int *resumed)
     int code = compare_options(t);
     if (code) return code;
     if (lks_checkpoint_load(j->ckpt, path, NULL, NULL) != LKS_OK) return job_fail(j, "resuming");
-    if (lks_checkpoint_get_i64(j->ckpt, "step", &t->step) || lks_checkpoint_get_i64(j->ckpt, "position", &t->position) ||
-        lks_checkpoint_get_i64(j->ckpt, "data", &data))
+    if (lks_checkpoint_get_i64(j->ckpt, "step", &t->step) ||
+        lks_checkpoint_get_i64(j->ckpt, "position", &t->position) || lks_checkpoint_get_i64(j->ckpt, "data", &data))
         return job_fail(j, "resuming");
     if (later > t->step)
-        return usage_error("--resume %s is step %lld, but --out %s holds step %lld: remove what is later or take another --out",
-                           path, (long long)t->step, t->dir, (long long)later);
+        return usage_error(
+            "--resume %s is step %lld, but --out %s holds step %lld: remove what is later or take another --out", path,
+            (long long)t->step, t->dir, (long long)later);
     if (j->scaler) { /* the state is the checkpoint's, the settings are ours */
         options *o = j->o;
         if (lks_scaler_set_growth_interval(j->scaler, opt_whole(o, scaler_interval)) ||
@@ -300,7 +315,8 @@ static lks_status one_step(training *t, pending *p)
     for (int64_t m = 0; m < t->accumulate; m++) {
         lks_tensor *in = LKS_NONE, *target = LKS_NONE, *loss = LKS_NONE;
         int64_t rows = 0, all = 0;
-        lks_status here = lks_loader_train(j->loader, t->position, t->batch, (int)m, (int)t->accumulate, &in, &target, &rows, &all);
+        lks_status here =
+            lks_loader_train(j->loader, t->position, t->batch, (int)m, (int)t->accumulate, &in, &target, &rows, &all);
         if (here == LKS_OK) total = all;
         double weight = (double)rows * (double)(j->lm ? j->seq_len : 1);
         if (here == LKS_OK && rows) {
@@ -312,7 +328,8 @@ static lks_status one_step(training *t, pending *p)
         }
         if (here != LKS_OK) t->failed = 1;
         /* Also after a failure: the others wait for this rank's part of the reductions. */
-        lks_status b = lks_dp_backward(j->dp, j->scaler, loss, t->failed ? 0 : weight, LKS_NONE, m == t->accumulate - 1);
+        lks_status b =
+            lks_dp_backward(j->dp, j->scaler, loss, t->failed ? 0 : weight, LKS_NONE, m == t->accumulate - 1);
         if (b != LKS_OK) t->failed = 1;
     }
     s = lks_optim_step(j->opt, j->scaler);
@@ -437,7 +454,9 @@ int cmd_train(int argc, const char **argv)
         }
         return usage_error("train what? lm or classify, not \"%s\"", what);
     }
-    int code = options_parse(&o, lm ? LM : CLASSIFY, lm ? "lockstep train lm --data FILE... [options]" : "lockstep train classify --data FILE... [options]",
+    int code = options_parse(&o, lm ? LM : CLASSIFY,
+                             lm ? "lockstep train lm --data FILE... [options]"
+                                : "lockstep train classify --data FILE... [options]",
                              argc, argv, 3);
     if (code) return code;
     if (o.operands) return usage_error("unexpected word \"%s\" (files are given with --data)", o.operand[0]);
@@ -449,14 +468,16 @@ int cmd_train(int argc, const char **argv)
     snprintf(t.dir, sizeof t.dir, "%s", opt_text(&o, out));
     snprintf(t.checkpoints, sizeof t.checkpoints, "%s/checkpoints", t.dir);
     if (!strcmp(opt_text(&o, resume), "never") && run_used(t.dir))
-        return usage_error("--out %s holds a run already; --resume auto goes on with it, another --out starts anew", t.dir);
+        return usage_error("--out %s holds a run already; --resume auto goes on with it, another --out starts anew",
+                           t.dir);
     t.batch = opt_whole(&o, batch);
     t.accumulate = opt_whole(&o, accumulate);
     int resumed = 0;
     signals_install();
     if (!(code = job_open(j, &o)) && !(code = job_data(j, opt_real(&o, valid_fraction)))) {
         settle_steps(&t);
-        if (!(code = job_model(j)) && !(code = optimizer(&t)) && !(code = checkpoint_object(&t)) && !(code = resume(&t, &resumed))) {
+        if (!(code = job_model(j)) && !(code = optimizer(&t)) && !(code = checkpoint_object(&t)) &&
+            !(code = resume(&t, &resumed))) {
             int64_t bad = lks_rank(j->ctx) == 0 ? run_open(j, t.dir, !resumed, t.step) : 0;
             if (lks_reduce_i64(j->ctx, &bad, 1, LKS_MAX) != LKS_OK || bad) code = EXIT_FAILED;
             if (!code && lks_rank(j->ctx) == 0)
@@ -470,7 +491,8 @@ int cmd_train(int argc, const char **argv)
     }
     int left = !code && stopped(&t);
     lks_status broken = j->ctx ? lks_error_code(j->ctx) : LKS_OK;
-    if (code && (broken == LKS_ERR_TIMEOUT || broken == LKS_ERR_MPI)) _Exit(code); /* the others are gone: no collective close */
+    if (code && (broken == LKS_ERR_TIMEOUT || broken == LKS_ERR_MPI))
+        _Exit(code); /* the others are gone: no collective close */
     job_close(j);
     return code ? code : left ? EXIT_STOPPED : EXIT_DONE;
 }
