@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * copy.cu - moving elements: clone, cast, copy, accumulate, fill, arange, slice_backward, and small uploads. Same dtype:
- * bytes are moved, by the copy engine where both sides are one run, by tiles in shared memory where they are transposed.
- * Other dtypes are converted with one rounding.
+ * copy.cu - moving elements: clone, cast, copy, accumulate, fill, arange, slice_backward, and small uploads. Same
+ * dtype: bytes are moved, by the copy engine where both sides are one run, by tiles in shared memory where they are
+ * transposed. Other dtypes are converted with one rounding.
  */
 #include "common.cuh"
 
 using namespace lksi;
 
-/* --- same dtype ------------------------------------------------------------------------------------------------------ */
+/* --- same dtype --- */
 
 template <class T> __global__ void __launch_bounds__(LKSI_THREADS) move_strided(walk<2> w)
 {
@@ -23,7 +23,8 @@ template <class T> __global__ void __launch_bounds__(LKSI_THREADS) move_strided(
 /* dst[..., i, j] from src where dst runs along j and src along i: dims ndim - 2 and ndim - 1 of the walk. */
 #define TILE 32
 #define TILE_ROWS 8
-template <class T> __global__ void __launch_bounds__(TILE *TILE_ROWS) move_across(walk<2> w, int64_t down, int64_t right, int64_t tiles)
+template <class T>
+__global__ void __launch_bounds__(TILE *TILE_ROWS) move_across(walk<2> w, int64_t down, int64_t right, int64_t tiles)
 {
     __shared__ T tile[TILE][TILE + 1];
     const int last = w.ndim - 1, x = threadIdx.x % TILE, y = threadIdx.x / TILE;
@@ -78,7 +79,7 @@ template <class T> static void move(cudaStream_t stream, const walk<2> &w)
     }
 }
 
-/* --- other dtypes ---------------------------------------------------------------------------------------------------- */
+/* --- other dtypes --- */
 
 template <class C> __global__ void __launch_bounds__(LKSI_THREADS) convert_strided(walk<2> w)
 {
@@ -187,7 +188,7 @@ LKSI_CUDA(copy)
     return copy_all(stream, a, &a->out[0], &a->in[0]);
 }
 
-/* --- accumulate ------------------------------------------------------------------------------------------------------ */
+/* --- accumulate --- */
 
 template <class C> __device__ inline C plus(C x, C z) { return x + z; }
 template <> __device__ inline int64_t plus(int64_t x, int64_t z) { return (int64_t)((uint64_t)x + (uint64_t)z); }
@@ -203,7 +204,8 @@ template <class C> __global__ void __launch_bounds__(LKSI_THREADS) accumulate_st
     }
 }
 
-template <class C, class T, int V> __global__ void __launch_bounds__(LKSI_THREADS) accumulate_run(T *y, const T *x, int64_t n)
+template <class C, class T, int V>
+__global__ void __launch_bounds__(LKSI_THREADS) accumulate_run(T *y, const T *x, int64_t n)
 {
     const int64_t step = (int64_t)gridDim.x * LKSI_THREADS, packs = n / V;
     const int64_t first = (int64_t)blockIdx.x * LKSI_THREADS + threadIdx.x;
@@ -234,7 +236,8 @@ LKSI_CUDA(accumulate)
     if (w.n == 0) return LKS_OK;
     int dtype = w.dtype[0], cls = class_of(dtype);
     unsigned blocks = blocks_for(w.n, LKSI_THREADS);
-    if (dtype == w.dtype[1] && cls != CLASS_I64 && runs(w, 0) && runs(w, 1) && aligned(w.data[0]) && aligned(w.data[1])) {
+    if (dtype == w.dtype[1] && cls != CLASS_I64 && runs(w, 0) && runs(w, 1) && aligned(w.data[0]) &&
+        aligned(w.data[1])) {
         if (dtype == LKS_F32) accumulate_plain<float, float>(stream, w);
         else if (dtype == LKS_F64) accumulate_plain<double, double>(stream, w);
         else if (dtype == LKS_F16) accumulate_plain<float, f16>(stream, w);
@@ -249,7 +252,7 @@ LKSI_CUDA(accumulate)
     return lksi_cuda_launched(a);
 }
 
-/* --- fills ----------------------------------------------------------------------------------------------------------- */
+/* --- fills --- */
 
 template <class T> __global__ void __launch_bounds__(LKSI_THREADS) fill_strided(walk<1> w, T bits)
 {
@@ -276,7 +279,8 @@ template <class T> static void fill_bits(cudaStream_t stream, const walk<1> &w, 
 {
     const int V = 16 / sizeof(T);
     if (runs(w, 0) && aligned(w.data[0]))
-        fill_run<T, V><<<blocks_for(w.n, (int64_t)LKSI_THREADS * V), LKSI_THREADS, 0, stream>>>((T *)w.data[0], w.n, bits);
+        fill_run<T, V>
+            <<<blocks_for(w.n, (int64_t)LKSI_THREADS * V), LKSI_THREADS, 0, stream>>>((T *)w.data[0], w.n, bits);
     else
         fill_strided<T><<<blocks_for(w.n, LKSI_THREADS), LKSI_THREADS, 0, stream>>>(w, bits);
 }
@@ -321,7 +325,7 @@ LKSI_CUDA(arange)
     return lksi_cuda_launched(a);
 }
 
-/* --- slice_backward: dy in its window of dx, 0 outside, in one pass -------------------------------------------------- */
+/* --- slice_backward: dy in its window of dx, 0 outside, in one pass --- */
 
 template <class T>
 __global__ void __launch_bounds__(LKSI_THREADS)
@@ -351,8 +355,9 @@ LKSI_CUDA(slice_backward)
     if (w.n == 0) return LKS_OK;
     for (int k = d + 1; k < dx->ndim; k++) inner *= dx->shape[k];
     unsigned blocks = blocks_for(w.n, LKSI_THREADS);
-#define SPREAD(T)                                                                                              \
-    spread<T><<<blocks, LKSI_THREADS, 0, stream>>>(w, inner, dx->shape[d], a->attr.slice.start, a->attr.slice.step, n, stride)
+#define SPREAD(T) \
+    spread<T><<<blocks, LKSI_THREADS, 0, stream>>>(w, inner, dx->shape[d], a->attr.slice.start, a->attr.slice.step, n, \
+                                                   stride)
     switch (size_of(dx->dtype)) {
     case 1: SPREAD(uint8_t); break;
     case 2: SPREAD(uint16_t); break;
@@ -362,7 +367,7 @@ LKSI_CUDA(slice_backward)
     return lksi_cuda_launched(a);
 }
 
-/* --- small uploads: the bytes travel as the kernel's argument -------------------------------------------------------- */
+/* --- small uploads: the bytes travel as the kernel's argument --- */
 
 template <int N> struct bytes { uint8_t b[N]; };
 

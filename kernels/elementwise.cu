@@ -121,7 +121,9 @@ __global__ void __launch_bounds__(LKSI_THREADS) contiguous(F f, Y *y, const T *a
             pack<Y, V> r;
 #pragma unroll
             for (int k = 0; k < V; k++) {
-                C p = fixed & 1 ? one : get<C>::of(x[u].v[k]), q = N == 1 ? C() : fixed & 2 ? two : get<C>::of(z[u].v[k]);
+                C p = fixed & 1 ? one : get<C>::of(x[u].v[k]), q = N == 1      ? C()
+                                                                   : fixed & 2 ? two
+                                                                               : get<C>::of(z[u].v[k]);
                 r.v[k] = put<Y>::of(f(p, q));
             }
             ((pack<Y, V> *)y)[i] = r;
@@ -137,7 +139,8 @@ __global__ void __launch_bounds__(LKSI_THREADS) contiguous(F f, Y *y, const T *a
 
 /* --- everything else --- */
 
-template <class F, class C, int N> __global__ void __launch_bounds__(LKSI_THREADS) strided(F f, walk<N + 1> w, int r0, int r1)
+template <class F, class C, int N>
+__global__ void __launch_bounds__(LKSI_THREADS) strided(F f, walk<N + 1> w, int r0, int r1)
 {
     const int64_t step = (int64_t)gridDim.x * LKSI_THREADS;
     for (int64_t i = (int64_t)blockIdx.x * LKSI_THREADS + threadIdx.x; i < w.n; i += step) {
@@ -165,7 +168,10 @@ static void launch_contiguous(cudaStream_t stream, const walk<N + 1> &w, F f, in
 
 /* CMP: the result is a byte. */
 template <bool CMP, class F, class C, class T, int N> struct pick {
-    static void go(cudaStream_t s, const walk<N + 1> &w, F f, int fixed) { launch_contiguous<F, C, T, T, N>(s, w, f, fixed); }
+    static void go(cudaStream_t s, const walk<N + 1> &w, F f, int fixed)
+    {
+        launch_contiguous<F, C, T, T, N>(s, w, f, fixed);
+    }
 };
 template <class F, class C, class T, int N> struct pick<true, F, C, T, N> {
     static void go(cudaStream_t s, const walk<N + 1> &w, F f, int fixed)
@@ -305,7 +311,8 @@ LKSI_CUDA(gelu_backward)
 /* --- where: bits are chosen, so NaNs pass unchanged --- */
 
 template <class T, int V>
-__global__ void __launch_bounds__(LKSI_THREADS) choose(T *y, const uint8_t *c, const T *p, const T *q, int64_t n, int fixed)
+__global__ void __launch_bounds__(LKSI_THREADS)
+    choose(T *y, const uint8_t *c, const T *p, const T *q, int64_t n, int fixed)
 {
     const int64_t step = (int64_t)gridDim.x * LKSI_THREADS, packs = n / V;
     const int64_t first = (int64_t)blockIdx.x * LKSI_THREADS + threadIdx.x;

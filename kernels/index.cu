@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * index.cu - embedding, its gradient, and cat. The gradient sorts the places by index (a stable radix sort), adds the rows
- * of dy in that order in pieces of a fixed length, and joins the pieces of a long run in order: no atomic addition of
- * floats, the same bits each time, and an index that everybody uses costs no more than others.
+ * index.cu - embedding, its gradient, and cat. The gradient sorts the places by index (a stable radix sort), adds the
+ * rows of dy in that order in pieces of a fixed length, and joins the pieces of a long run in order: no atomic addition
+ * of floats, the same bits each time, and an index that everybody uses costs no more than others.
  */
 #include "common.cuh"
 
@@ -32,8 +32,8 @@ __global__ void __launch_bounds__(LKSI_THREADS)
 /* Any strides and dtypes; y: [places, D] over its last dim. */
 template <class C>
 __global__ void __launch_bounds__(LKSI_THREADS)
-    gather_any(walk<1> y, walk<1> index, const void *table, int dtype, int64_t s0, int64_t s1, int64_t columns, int64_t rows,
-               int op, lksi_fault fault)
+    gather_any(walk<1> y, walk<1> index, const void *table, int dtype, int64_t s0, int64_t s1, int64_t columns,
+               int64_t rows, int op, lksi_fault fault)
 {
     const int64_t step = (int64_t)gridDim.x * LKSI_THREADS;
     for (int64_t i = (int64_t)blockIdx.x * LKSI_THREADS + threadIdx.x; i < y.n; i += step) {
@@ -87,7 +87,8 @@ LKSI_CUDA(embedding)
 #define SORT_WARPS (LKSI_THREADS / 32)
 
 /* Keys from indices; what is out of range is reported and goes to the end. */
-__global__ void __launch_bounds__(LKSI_THREADS) make_keys(walk<1> index, uint32_t *key, int64_t rows, int op, lksi_fault fault)
+__global__ void __launch_bounds__(LKSI_THREADS)
+    make_keys(walk<1> index, uint32_t *key, int64_t rows, int op, lksi_fault fault)
 {
     const int64_t step = (int64_t)gridDim.x * LKSI_THREADS;
     for (int64_t i = (int64_t)blockIdx.x * LKSI_THREADS + threadIdx.x; i < index.n; i += step) {
@@ -103,7 +104,8 @@ __global__ void __launch_bounds__(LKSI_THREADS) make_keys(walk<1> index, uint32_
 }
 
 /* counts[digit][block] */
-__global__ void __launch_bounds__(LKSI_THREADS) sort_count(const uint32_t *key, int64_t n, int shift, uint32_t *counts, int blocks)
+__global__ void __launch_bounds__(LKSI_THREADS)
+    sort_count(const uint32_t *key, int64_t n, int shift, uint32_t *counts, int blocks)
 {
     __shared__ uint32_t mine[DIGITS];
     mine[threadIdx.x] = 0;
@@ -220,8 +222,8 @@ struct scatter {
     int64_t s0, s1;
 };
 
-/* Block (piece, column tile). A run of one key inside the piece goes to dw; the part of a run that goes on over an edge of
- * the piece goes to edge[piece][0 begin, 1 end][columns]. A piece that is part of one run only uses entry 0. */
+/* Block (piece, column tile). A run of one key inside the piece goes to dw; the part of a run that goes on over an edge
+ * of the piece goes to edge[piece][0 begin, 1 end][columns]. A piece that is part of one run only uses entry 0. */
 template <class C> __global__ void __launch_bounds__(LKSI_THREADS) add_pieces(scatter s, C *edge, int64_t tiles)
 {
     const int64_t pieces = (s.n + PIECE - 1) / PIECE;
@@ -255,7 +257,8 @@ template <class C> __global__ void __launch_bounds__(LKSI_THREADS) join_pieces(s
 {
     const int64_t pieces = (s.n + PIECE - 1) / PIECE;
     for (int64_t item = blockIdx.x; item < (pieces - 1) * tiles; item += gridDim.x) {
-        int64_t piece = item / tiles, c = (item - piece * tiles) * LKSI_THREADS + threadIdx.x, end = (piece + 1) * PIECE;
+        int64_t piece = item / tiles, c = (item - piece * tiles) * LKSI_THREADS + threadIdx.x,
+                end = (piece + 1) * PIECE;
         uint32_t k = s.key[end - 1];
         if (c >= s.columns || s.key[end] != k || k >= s.rows) continue;
         if (s.key[piece * PIECE] == k && piece > 0 && s.key[piece * PIECE - 1] == k) continue; /* began earlier */
@@ -265,14 +268,16 @@ template <class C> __global__ void __launch_bounds__(LKSI_THREADS) join_pieces(s
     }
 }
 
-template <class C> static lks_status add_rows(lksi_cuda *cuda, cudaStream_t stream, const lksi_args *a, const scatter &s)
+template <class C>
+static lks_status add_rows(lksi_cuda *cuda, cudaStream_t stream, const lksi_args *a, const scatter &s)
 {
     int64_t pieces = (s.n + PIECE - 1) / PIECE, tiles = (s.columns + LKSI_THREADS - 1) / LKSI_THREADS;
     void *edge;
     lks_status code = lksi_cuda_scratch(cuda, stream, a, 1, 2 * pieces * s.columns * (int64_t)sizeof(C), &edge);
     if (code != LKS_OK) return code;
     add_pieces<C><<<blocks_for(pieces * tiles, 1), LKSI_THREADS, 0, stream>>>(s, (C *)edge, tiles);
-    if (pieces > 1) join_pieces<C><<<blocks_for((pieces - 1) * tiles, 1), LKSI_THREADS, 0, stream>>>(s, (const C *)edge, tiles);
+    if (pieces > 1)
+        join_pieces<C><<<blocks_for((pieces - 1) * tiles, 1), LKSI_THREADS, 0, stream>>>(s, (const C *)edge, tiles);
     return lksi_cuda_launched(a);
 }
 
@@ -286,8 +291,8 @@ LKSI_CUDA(embedding_backward)
     s.dw = dw->data, s.dtype = dw->dtype, s.s0 = dw->stride[0], s.s1 = dw->stride[1];
     if (s.rows == 0 || s.columns == 0) return LKS_OK;
     if (s.n >= 0xffffffffll || s.rows >= 0xffffffffll)
-        return lksi_cuda_why(a, LKS_ERR_UNSUPPORTED, "%lld indices into %lld rows: fewer than 2^32 of either", (long long)s.n,
-                             (long long)s.rows);
+        return lksi_cuda_why(a, LKS_ERR_UNSUPPORTED, "%lld indices into %lld rows: fewer than 2^32 of either",
+                             (long long)s.n, (long long)s.rows);
     const int blocks = (int)((s.n + SORT_ITEMS - 1) / SORT_ITEMS);
     const int64_t words = s.n > 0 ? (s.n + 63) / 64 * 64 : 64;
     void *p;
@@ -297,12 +302,13 @@ LKSI_CUDA(embedding_backward)
     uint32_t *counts = order[1] + words;
     int now = 0;
     if (s.n > 0) {
-        make_keys<<<blocks_for(s.n, LKSI_THREADS), LKSI_THREADS, 0, stream>>>(index, key[0], s.rows, a->op, lksi_cuda_fault(cuda));
+        make_keys<<<blocks_for(s.n, LKSI_THREADS), LKSI_THREADS, 0, stream>>>(index, key[0], s.rows, a->op,
+                                                                              lksi_cuda_fault(cuda));
         for (int shift = 0; shift == 0 || s.rows >> shift > 0; shift += 8, now ^= 1) {
             sort_count<<<blocks, LKSI_THREADS, 0, stream>>>(key[now], s.n, shift, counts, blocks);
             sort_scan<<<1, 1024, 0, stream>>>(counts, (int64_t)DIGITS * blocks);
-            sort_place<<<blocks, LKSI_THREADS, 0, stream>>>(key[now], shift ? order[now] : NULL, s.n, shift, counts, blocks,
-                                                            key[now ^ 1], order[now ^ 1]);
+            sort_place<<<blocks, LKSI_THREADS, 0, stream>>>(key[now], shift ? order[now] : NULL, s.n, shift, counts,
+                                                            blocks, key[now ^ 1], order[now ^ 1]);
         }
     }
     s.key = key[now], s.order = order[now];

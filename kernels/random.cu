@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * random.cu - uniform and normal fills, dropout: the numbers of the CPU's random.c, bit for bit. Element i of a tensor in
- * row-major order takes those of counter offset + i, so a thread takes one block of the counter and the elements that
- * belong to it.
+ * random.cu - uniform and normal fills, dropout: the numbers of the CPU's random.c, bit for bit. Element i of a tensor
+ * in row-major order takes those of counter offset + i, so a thread takes one block of the counter and the elements
+ * that belong to it.
  */
 #include "common.cuh"
 
@@ -138,7 +138,8 @@ template <int KIND> static lks_status run(cudaStream_t stream, const lksi_args *
     d.a = a->attr.random.a, d.b = a->attr.random.b;
     int dtype = w.dtype[0];
     bool dbl = dtype == LKS_F64 || w.dtype[1] == LKS_F64;
-    if (runs(w, 0) && runs(w, 1) && aligned(w.data[0]) && aligned(w.data[1]) && w.dtype[1] == dtype && d.offset % 4 == 0) {
+    if (runs(w, 0) && runs(w, 1) && aligned(w.data[0]) && aligned(w.data[1]) && w.dtype[1] == dtype &&
+        d.offset % 4 == 0) {
         switch (dtype) {
         case LKS_F32: launch_run<KIND, float, float>(stream, d, w); break;
         case LKS_F16: launch_run<KIND, float, f16>(stream, d, w); break;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * reduce.cu - sum, mean, max, argmax, index_fill_backward. Dims are put in the order of the input's memory and merged;
- * then either a reduced dim is innermost (threads go along it) or a kept one (threads go along that, and down the rows).
- * Long reductions are cut into chunks of a fixed size whose results are joined in a fixed order: the same bits each time,
- * on every GPU.
+ * then either a reduced dim is innermost (threads go along it) or a kept one (threads go along that, and down the
+ * rows). Long reductions are cut into chunks of a fixed size whose results are joined in a fixed order: the same bits
+ * each time, on every GPU.
  */
 #include "common.cuh"
 
@@ -67,7 +67,8 @@ template <class C> struct largest {
 }
 
 /* Joins the values of LANES neighbouring threads in a fixed tree; the first one has the result. */
-template <class F, int LANES> __device__ inline typename F::acc tree(const F &f, typename F::acc x, typename F::acc *room)
+template <class F, int LANES>
+__device__ inline typename F::acc tree(const F &f, typename F::acc x, typename F::acc *room)
 {
     if (LANES == 1) return x;
     room[threadIdx.x] = x;
@@ -81,7 +82,8 @@ template <class F, int LANES> __device__ inline typename F::acc tree(const F &f,
     return x;
 }
 
-template <class F, int DTYPE> __device__ inline typename F::acc one(const F &f, const reduction &r, int64_t base, int64_t i)
+template <class F, int DTYPE>
+__device__ inline typename F::acc one(const F &f, const reduction &r, int64_t base, int64_t i)
 {
     int64_t at[1];
     r.fold.seek(i, at);
@@ -116,7 +118,8 @@ __global__ void __launch_bounds__(LKSI_THREADS) reduce_rows(F f, reduction r, ty
 }
 
 /* The chunks of each output, one block to each. */
-template <class F> __global__ void __launch_bounds__(LKSI_THREADS) join_rows(F f, reduction r, const typename F::acc *part)
+template <class F>
+__global__ void __launch_bounds__(LKSI_THREADS) join_rows(F f, reduction r, const typename F::acc *part)
 {
     typedef typename F::acc acc;
     __shared__ acc room[LKSI_THREADS];
@@ -133,7 +136,8 @@ template <class F> __global__ void __launch_bounds__(LKSI_THREADS) join_rows(F f
 }
 
 /* LINES threads of a column joined in order; those of line 0 have the result. */
-template <class F> __device__ inline typename F::acc down(const F &f, typename F::acc x, typename F::acc (*room)[COLUMNS])
+template <class F>
+__device__ inline typename F::acc down(const F &f, typename F::acc x, typename F::acc (*room)[COLUMNS])
 {
     const int column = threadIdx.x % COLUMNS, line = threadIdx.x / COLUMNS;
     room[line][column] = x;
@@ -173,7 +177,8 @@ __global__ void __launch_bounds__(COLUMNS *LINES) reduce_columns(F f, reduction 
 }
 
 template <class F>
-__global__ void __launch_bounds__(COLUMNS *LINES) join_columns(F f, reduction r, int64_t tiles, const typename F::acc *part)
+__global__ void __launch_bounds__(COLUMNS *LINES)
+    join_columns(F f, reduction r, int64_t tiles, const typename F::acc *part)
 {
     typedef typename F::acc acc;
     __shared__ acc room[LINES][COLUMNS];
@@ -213,8 +218,8 @@ template <int N> static void finish(walk<N> *w)
 
 /* Sorts and merges x's dims. 0: there are no outputs. *inner: the innermost dim is a reduced one. in_order: places are
  * numbered row-major over the reduced dims (there is one for max). */
-static bool describe(reduction *r, const lksi_view *x, int mask, int keepdim, const lksi_view *out, const lksi_view *index,
-                     bool *inner)
+static bool describe(reduction *r, const lksi_view *x, int mask, int keepdim, const lksi_view *out,
+                     const lksi_view *index, bool *inner)
 {
     int order[LKS_MAX_DIMS], n = 0, previous = -1;
     int64_t to[2][LKS_MAX_DIMS] = {{0}};
@@ -269,14 +274,16 @@ static lks_status run(lksi_cuda *cuda, cudaStream_t stream, const lksi_args *a, 
         if (r.fold.n > 512)
             reduce_rows<F, DTYPE, LKSI_THREADS><<<blocks_for(items, 1), LKSI_THREADS, 0, stream>>>(f, r, (acc *)part);
         else if (r.fold.n > 4)
-            reduce_rows<F, DTYPE, 32><<<blocks_for(items, LKSI_THREADS / 32), LKSI_THREADS, 0, stream>>>(f, r, (acc *)part);
+            reduce_rows<F, DTYPE, 32>
+                <<<blocks_for(items, LKSI_THREADS / 32), LKSI_THREADS, 0, stream>>>(f, r, (acc *)part);
         else
             reduce_rows<F, DTYPE, 1><<<blocks_for(items, LKSI_THREADS), LKSI_THREADS, 0, stream>>>(f, r, (acc *)part);
         if (r.chunks > 1)
             join_rows<F><<<blocks_for(r.keep.n, 1), LKSI_THREADS, 0, stream>>>(f, r, (const acc *)part);
     } else {
         int64_t tiles = (r.keep.n + COLUMNS - 1) / COLUMNS;
-        reduce_columns<F, DTYPE><<<blocks_for(tiles * r.chunks, 1), COLUMNS * LINES, 0, stream>>>(f, r, tiles, (acc *)part);
+        reduce_columns<F, DTYPE>
+            <<<blocks_for(tiles * r.chunks, 1), COLUMNS * LINES, 0, stream>>>(f, r, tiles, (acc *)part);
         if (r.chunks > 1)
             join_columns<F><<<blocks_for(tiles, 1), COLUMNS * LINES, 0, stream>>>(f, r, tiles, (const acc *)part);
     }
@@ -323,7 +330,8 @@ static lks_status max_along(lksi_cuda *cuda, cudaStream_t stream, const lksi_arg
 LKSI_CUDA(max) { return max_along(cuda, stream, a, &a->out[0], &a->out[1]); }
 LKSI_CUDA(argmax) { return max_along(cuda, stream, a, NULL, &a->out[0]); }
 
-/* --- index_fill_backward: dy at its index along dim, 0 elsewhere, in one pass ------------------------------------------ */
+/* --- index_fill_backward: dy at its index along dim, 0 elsewhere, in one pass
+ * ------------------------------------------ */
 
 template <class T>
 __global__ void __launch_bounds__(LKSI_THREADS) spread(walk<3> w, int64_t inner, int64_t size, int op, lksi_fault fault)

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * plugin.c - a backend that is a module: where it is looked for, and whether it fits this library. Loaded when a context
- * asks for its device, so that a machine without the libraries behind it runs all the rest.
+ * plugin.c - a backend that is a module: where it is looked for, and whether it fits this library. Loaded when a
+ * context asks for its device, so that a machine without the libraries behind it runs all the rest.
  *
- * Looked for in: LKS_PLUGIN_DIR alone if that is set; else beside the library (in DIR/lockstep, DIR, DIR/.libs, where DIR
- * holds liblockstep or the program it is linked into), then where make install put it.
+ * Looked for in: LKS_PLUGIN_DIR alone if that is set; else beside the library (in DIR/lockstep, DIR, DIR/.libs, where
+ * DIR holds liblockstep or the program it is linked into), then where make install put it.
  */
 #define _GNU_SOURCE
 #include "ctx/plugin.h"
@@ -50,7 +50,8 @@ static int find(const char *name, char *path, char *why)
         char *slash = strrchr(dir, '/');
         if (slash) *slash = 0;
         else snprintf(dir, sizeof dir, ".");
-        if (there(path, dir, "/lockstep", name) || there(path, dir, "", name) || there(path, dir, "/.libs", name)) return 1;
+        if (there(path, dir, "/lockstep", name) || there(path, dir, "", name) || there(path, dir, "/.libs", name))
+            return 1;
     }
     if (there(path, LKSI_PKGLIBDIR, "", name)) return 1;
     snprintf(why, LKSI_TEXT, "liblockstep_%s.so is neither beside the library (in %.900s) nor in %s", name, dir,
@@ -76,15 +77,16 @@ const lksi_plugin *lksi_plugin_load(const char *name, char *path, char *why)
         return NULL;
     }
     if (p->abi != want.abi || p->size != want.size) {
-        snprintf(why, LKSI_TEXT, "%s was built for another version of Lockstep (interface %d of %d bytes, here %d of %d)",
-                 path, p->abi, p->size, want.abi, want.size);
+        snprintf(why, LKSI_TEXT,
+                 "%s was built for another version of Lockstep (interface %d of %d bytes, here %d of %d)", path, p->abi,
+                 p->size, want.abi, want.size);
         return NULL;
     }
     if (strcmp(p->version, want.version) || p->host_size != want.host_size || p->backend_size != want.backend_size ||
         p->view_size != want.view_size || p->args_size != want.args_size || p->row_size != want.row_size ||
         p->ops != want.ops) {
-        snprintf(why, LKSI_TEXT, "%s is of another build of Lockstep (%s with %d ops, here %s with %d)", path, p->version,
-                 p->ops, want.version, want.ops);
+        snprintf(why, LKSI_TEXT, "%s is of another build of Lockstep (%s with %d ops, here %s with %d)", path,
+                 p->version, p->ops, want.version, want.ops);
         return NULL;
     }
     p->attach(&services);

@@ -14,7 +14,8 @@
 /* Scratch slots of a stream. */
 enum { COPY_X, COPY_Y, COPY_BIAS, WORK };
 
-/* A product of column-major matrices D[m, n] = op(A)[m, k] op(B)[k, n] (+ bias[m]) or + D. No padding: compared as bytes. */
+/* A product of column-major matrices D[m, n] = op(A)[m, k] op(B)[k, n] (+ bias[m]) or + D. No padding: compared as
+ * bytes. */
 typedef struct key {
     int64_t m, n, k, lda, ldb, batch, step_a, step_b, step_d;
     int32_t dtype, trans_a, trans_b, bias, align_a, align_b, align_d, used;
@@ -83,8 +84,8 @@ static int bytes_of(int dtype)
     return dtype == LKS_F64 ? 8 : dtype == LKS_F32 ? 4 : 2;
 }
 
-static cublasStatus_t layout(cublasLtMatrixLayout_t *l, int dtype, int64_t rows, int64_t cols, int64_t ld, int64_t batch,
-                             int64_t step)
+static cublasStatus_t layout(cublasLtMatrixLayout_t *l, int dtype, int64_t rows, int64_t cols, int64_t ld,
+                             int64_t batch, int64_t step)
 {
     cublasStatus_t s = cublasLtMatrixLayoutCreate(l, type_of(dtype), (uint64_t)rows, (uint64_t)cols, ld);
     int32_t n = (int32_t)batch;
@@ -118,10 +119,14 @@ static cublasStatus_t describe(blas *s, entry *e)
     GO(layout(&e->d, k->dtype, k->m, k->n, k->m, k->batch, k->step_d));
     GO(cublasLtMatmulPreferenceCreate(&wish));
     GO(cublasLtMatmulPreferenceSetAttribute(wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &room, sizeof room));
-    GO(cublasLtMatmulPreferenceSetAttribute(wish, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &align[0], sizeof align[0]));
-    GO(cublasLtMatmulPreferenceSetAttribute(wish, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &align[1], sizeof align[1]));
-    GO(cublasLtMatmulPreferenceSetAttribute(wish, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &align[2], sizeof align[2]));
-    GO(cublasLtMatmulPreferenceSetAttribute(wish, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &align[2], sizeof align[2]));
+    GO(cublasLtMatmulPreferenceSetAttribute(wish, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &align[0],
+                                            sizeof align[0]));
+    GO(cublasLtMatmulPreferenceSetAttribute(wish, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &align[1],
+                                            sizeof align[1]));
+    GO(cublasLtMatmulPreferenceSetAttribute(wish, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &align[2],
+                                            sizeof align[2]));
+    GO(cublasLtMatmulPreferenceSetAttribute(wish, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &align[2],
+                                            sizeof align[2]));
     GO(cublasLtMatmulAlgoGetHeuristic(s->lt, e->desc, e->a, e->b, e->d, e->d, wish, 1, &found, &n));
     if (c == CUBLAS_STATUS_SUCCESS && n == 0) c = CUBLAS_STATUS_NOT_SUPPORTED;
     if (c == CUBLAS_STATUS_SUCCESS) e->algo = found.algo;
@@ -259,13 +264,15 @@ static lks_status product(lksi_cuda *cuda, cudaStream_t stream, const lksi_args 
         int64_t sx = dx < 0 || x.shape[dx] == 1 ? 0 : x.stride[dx], sy = dy < 0 || y.shape[dy] == 1 ? 0 : y.stride[dy];
         if (count == 1) continue;
         int to = b.ndim - 1;
-        if (to >= 0 && b.x[to] == sx * count && b.y[to] == sy * count && b.z[to] == z->stride[d] * count) b.shape[to] *= count;
+        if (to >= 0 && b.x[to] == sx * count && b.y[to] == sy * count && b.z[to] == z->stride[d] * count)
+            b.shape[to] *= count;
         else b.shape[to = b.ndim++] = count;
         b.x[to] = sx, b.y[to] = sy, b.z[to] = z->stride[d];
     }
     int64_t rows = m;
     /* One matrix for all batches: their rows are rows of one product. */
-    if (b.ndim > 0 && b.y[b.ndim - 1] == 0 && !trans_x && (b.x[b.ndim - 1] == m * ldx || (m == 1 && b.x[b.ndim - 1] >= k))) {
+    if (b.ndim > 0 && b.y[b.ndim - 1] == 0 && !trans_x &&
+        (b.x[b.ndim - 1] == m * ldx || (m == 1 && b.x[b.ndim - 1] >= k))) {
         if (m == 1) ldx = b.x[b.ndim - 1];
         rows = m * b.shape[--b.ndim];
     }
@@ -313,11 +320,12 @@ static lks_status product(lksi_cuda *cuda, cudaStream_t stream, const lksi_args 
         TRY(lookup(cuda, a, s, &q, &e));
         cublasStatus_t c = CUBLAS_STATUS_SUCCESS;
         if (bias_data)
-            GO(cublasLtMatmulDescSetAttribute(e->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias_data, sizeof bias_data));
+            GO(cublasLtMatmulDescSetAttribute(e->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias_data,
+                                              sizeof bias_data));
         int dbl = z->dtype == LKS_F64;
         GO(cublasLtMatmul(s->lt, e->desc, dbl ? (const void *)&one64 : &one32, py, e->a, px, e->b,
-                          dbl ? (const void *)(beta ? &one64 : &zero64) : (const void *)&zero32, pz, e->d, pz, e->d, &e->algo,
-                          work, (size_t)WORKSPACE, stream));
+                          dbl ? (const void *)(beta ? &one64 : &zero64) : (const void *)&zero32, pz, e->d, pz, e->d,
+                          &e->algo, work, (size_t)WORKSPACE, stream));
         if (c != CUBLAS_STATUS_SUCCESS) return failed(a, "the product failed", c);
     }
     return lksi_cuda_launched(a);

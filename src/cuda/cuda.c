@@ -15,8 +15,8 @@
 
 struct lksi_event { cudaEvent_t event; };
 
-/* Kernels by row. Weak while families are being added: a row without one is LKS_ERR_UNSUPPORTED on this device. Once the
- * list is complete the attribute goes, and a missing kernel no longer links. */
+/* Kernels by row. Weak while families are being added: a row without one is LKS_ERR_UNSUPPORTED on this device. Once
+ * the list is complete the attribute goes, and a missing kernel no longer links. */
 #define OP(name, ...)                                                                                          \
     lks_status lksi_cuda_##name(lksi_cuda *cuda, cudaStream_t stream, const lksi_args *a) __attribute__((weak));
 #define OP_NOGRAD OP
@@ -57,7 +57,7 @@ struct lksi_cuda {
     char failure[LKSI_WHY];
 };
 
-/* --- errors ------------------------------------------------------------------------------------------------------- */
+/* --- errors --- */
 
 lks_status lksi_cuda_why(const lksi_args *a, lks_status code, const char *format, ...)
 {
@@ -112,7 +112,7 @@ static lks_status report(lksi_cuda *c)
     return LKS_ERR_ARGUMENT;
 }
 
-/* --- the caller's current device ---------------------------------------------------------------------------------- */
+/* --- the caller's current device --- */
 
 static int enter(const lksi_cuda *c)
 {
@@ -127,7 +127,7 @@ static void leave(const lksi_cuda *c, int was)
     if (was >= 0 && was != c->device) (void)cudaSetDevice(was);
 }
 
-/* --- opening ------------------------------------------------------------------------------------------------------ */
+/* --- opening --- */
 
 /* The rank's number on its node. The context's communicator may hold some ranks only, and an environment variable may
  * be that of a launcher that started one process for all: each is too small then, never too large. */
@@ -154,7 +154,8 @@ static int count_devices(char *text, int bytes)
     if (driver == 0)
         snprintf(text, (size_t)bytes, "there is no NVIDIA driver here (%s)", cudaGetErrorString(e));
     else if (e != cudaSuccess && e != cudaErrorNoDevice)
-        snprintf(text, (size_t)bytes, "driver for CUDA %d.%d: %s", driver / 1000, driver % 1000 / 10, cudaGetErrorString(e));
+        snprintf(text, (size_t)bytes, "driver for CUDA %d.%d: %s", driver / 1000, driver % 1000 / 10,
+                 cudaGetErrorString(e));
     else if (visible)
         snprintf(text, (size_t)bytes, "no device is visible (CUDA_VISIBLE_DEVICES=%s)", visible);
     else
@@ -190,10 +191,10 @@ static lks_status open_parts(lksi_cuda *c, const lksi_device_options *o)
     c->sms = p.multiProcessorCount;
     c->sm = 10 * p.major + p.minor;
     if (c->sm < 80)
-        return host->fail(c->base, LKS_ERR_DEVICE, "cuda", "%s has compute capability %d.%d; 8.0 is needed", p.name, p.major,
-                          p.minor);
-    snprintf(c->describe, sizeof c->describe, "%.100s, sm_%d, %d multiprocessors, %.1f GB, device %d of %d", p.name, c->sm,
-             c->sms, (double)p.totalGlobalMem / 1e9, c->device, n);
+        return host->fail(c->base, LKS_ERR_DEVICE, "cuda", "%s has compute capability %d.%d; 8.0 is needed", p.name,
+                          p.major, p.minor);
+    snprintf(c->describe, sizeof c->describe, "%.100s, sm_%d, %d multiprocessors, %.1f GB, device %d of %d", p.name,
+             c->sm, c->sms, (double)p.totalGlobalMem / 1e9, c->device, n);
     TRY(check(c, cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange"));
     for (int i = 0; i < LKSI_STREAMS; i++)
         TRY(check(c, cudaStreamCreateWithPriority(&c->stream[i], cudaStreamNonBlocking,
@@ -266,7 +267,7 @@ static int cuda_threads(void *self)
     return 1;
 }
 
-/* --- memory ------------------------------------------------------------------------------------------------------- */
+/* --- memory --- */
 
 static lks_status cuda_alloc(void *self, int64_t bytes, void **p)
 {
@@ -348,15 +349,16 @@ lks_status lksi_cuda_scratch(lksi_cuda *c, cudaStream_t stream, const lksi_args 
     return LKS_OK;
 }
 
-/* --- copies ------------------------------------------------------------------------------------------------------- */
+/* --- copies --- */
 
 static lks_status cuda_upload(void *self, int stream, void *dst, const void *src, int64_t bytes)
 {
     lksi_cuda *c = self;
     int was = enter(c);
     /* Small ones travel with a launch: the source is read at once, and nothing is ever waited for. */
-    cudaError_t e = bytes <= SMALL_UPLOAD ? lksi_cuda_write(c->stream[stream], dst, src, bytes)
-                                          : cudaMemcpyAsync(dst, src, (size_t)bytes, cudaMemcpyHostToDevice, c->stream[stream]);
+    cudaError_t e = bytes <= SMALL_UPLOAD
+                        ? lksi_cuda_write(c->stream[stream], dst, src, bytes)
+                        : cudaMemcpyAsync(dst, src, (size_t)bytes, cudaMemcpyHostToDevice, c->stream[stream]);
     lks_status code = check(c, e, "copy to the device");
     leave(c, was);
     return code;
@@ -391,7 +393,7 @@ static lks_status cuda_fill(void *self, int stream, void *dst, int byte, int64_t
     return code;
 }
 
-/* --- events ------------------------------------------------------------------------------------------------------- */
+/* --- events --- */
 
 static lks_status cuda_event_create(void *self, lksi_event **e)
 {
@@ -462,7 +464,7 @@ static void *cuda_host_view(void *self, void *p)
     return NULL;
 }
 
-/* --- kernels ------------------------------------------------------------------------------------------------------ */
+/* --- kernels --- */
 
 static int cuda_has(void *self, int op)
 {
@@ -490,7 +492,7 @@ static const char *cuda_failure(void *self)
     return ((lksi_cuda *)self)->failure;
 }
 
-/* --- what kernels ask --------------------------------------------------------------------------------------------- */
+/* --- what kernels ask --- */
 
 int lksi_cuda_sms(const lksi_cuda *c) { return c->sms; }
 int lksi_cuda_sm(const lksi_cuda *c) { return c->sm; }
@@ -511,7 +513,7 @@ int lksi_cuda_stream_index(const lksi_cuda *c, cudaStream_t stream)
     return LKSI_STREAM_COMPUTE;
 }
 
-/* --- the module --------------------------------------------------------------------------------------------------- */
+/* --- the module --- */
 
 static const lksi_backend lksi_backend_cuda = {
     .abi = LKSI_ABI,

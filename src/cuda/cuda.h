@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * cuda.h - what CUDA kernels (kernels/NAME.cu) and the files of this room stand on: the open device, its scratch memory,
- * failures with a text, faults that a running kernel finds. For C and CUDA C++; knows the runtime API, no MPI.
+ * cuda.h - what CUDA kernels (kernels/NAME.cu) and the files of this room stand on: the open device, its scratch
+ * memory, failures with a text, faults that a running kernel finds. For C and CUDA C++; knows the runtime API, no MPI.
  */
 #ifndef LKSI_CUDA_H
 #define LKSI_CUDA_H
@@ -15,8 +15,8 @@ extern "C" {
 
 typedef struct lksi_cuda lksi_cuda;
 
-/* A row's kernel: queues its work on `stream` and returns; never waits. Defined as LKSI_CUDA(NAME) in kernels/, found by
- * its name. out[] holds memory, inputs may have any stride; every output is written whole. */
+/* A row's kernel: queues its work on `stream` and returns; never waits. Defined as LKSI_CUDA(NAME) in kernels/, found
+ * by its name. out[] holds memory, inputs may have any stride; every output is written whole. */
 typedef lks_status (*lksi_cuda_kernel)(lksi_cuda *cuda, cudaStream_t stream, const lksi_args *a);
 
 /* Failure inside a kernel's host part: text for the caller, returns code. */
@@ -28,7 +28,8 @@ lks_status lksi_cuda_launched(const lksi_args *a);
 /* Device memory of at least `bytes`, 256-byte aligned, one per (stream, slot), kept and reused by later work of that
  * stream: never hand it from one row to the next. It holds anything. Fails with a text. slot < LKSI_CUDA_SLOTS. */
 #define LKSI_CUDA_SLOTS 4
-lks_status lksi_cuda_scratch(lksi_cuda *cuda, cudaStream_t stream, const lksi_args *a, int slot, int64_t bytes, void **p);
+lks_status lksi_cuda_scratch(lksi_cuda *cuda, cudaStream_t stream, const lksi_args *a, int slot, int64_t bytes,
+                             void **p);
 
 /* dst = src, broadcast and converted; any strides (kernels/copy.cu). */
 lks_status lksi_cuda_copy_view(cudaStream_t stream, const lksi_args *a, const lksi_view *dst, const lksi_view *src);
