@@ -144,7 +144,7 @@ static LKSI_UNUSED void F(store_run)(int dtype, void *dst, int64_t s, const REAL
 /* Address of elements [first, first + n) of a row if they can be used in place, else NULL. */
 static LKSI_UNUSED REAL *F(rows_direct)(const lksi_rowset *r, int64_t row, int64_t first, int64_t n)
 {
-    if (r->dtype != REAL_DTYPE) return NULL;
+    if (r->dtype != REAL_DTYPE || n == 0) return NULL; /* of nothing there is no place: sizes inside may be 0 */
     int64_t offset = lksi_rowset_offset(r, row);
     if (r->inner) {
         int last = r->inner - 1;
@@ -163,6 +163,7 @@ static LKSI_UNUSED REAL *F(rows_direct)(const lksi_rowset *r, int64_t row, int64
 static LKSI_UNUSED void F(rows_move)(const lksi_rowset *r, int64_t row, int64_t first, int64_t n, REAL *buffer,
                                      int store)
 {
+    if (n == 0) return;
     lksi_walk w = lksi_walk_start(r, row, first, n);
     for (int64_t offset, k; (k = lksi_walk_next(&w, &offset)) > 0; buffer += k) {
         char *p = r->data + offset * r->size;
