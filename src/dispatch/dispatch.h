@@ -32,7 +32,4 @@ void lksi_composite_end(lks_context *ctx, int op);
 /* The door's cast of t: where t's gradient goes, its gradient goes. t itself if it is not cast to `to`. */
 lks_tensor *lksi_cast_for(lks_context *ctx, const char *where, lks_tensor *t, lks_dtype to);
 
-/* The door's cast of t, whose gradient goes where t's goes; t itself if it is not one to be cast to `to`. */
-lks_tensor *lksi_cast_for(lks_context *ctx, const char *where, lks_tensor *t, lks_dtype to);
-
 #endif

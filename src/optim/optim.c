@@ -437,14 +437,21 @@ lks_status lks_optim_set_betas(lks_optim *opt, int group, double beta1, double b
     return LKS_OK;
 }
 
+/* range for a setting that one kind of optimizer has. */
+static lks_status range_of_kind(lks_optim *opt, const char *where, int group, int kind, const char *what, int *from,
+                                int *to)
+{
+    TRY(range(opt, where, group, from, to));
+    if (opt->set.kind == kind) return LKS_OK;
+    return lksi_fail(&opt->ctx->base, LKS_ERR_ARGUMENT, where, "%s has no %s: it is %s's", kind_name[opt->set.kind], what,
+                     kind_name[kind]);
+}
+
 lks_status lks_optim_set_alpha(lks_optim *opt, int group, double alpha)
 {
     static const char where[] = "lks_optim_set_alpha";
     int from, to;
-    TRY(range(opt, where, group, &from, &to));
-    if (opt->set.kind != LKSI_STEP_RMSPROP)
-        return lksi_fail(&opt->ctx->base, LKS_ERR_ARGUMENT, where, "%s has no alpha: it is rmsprop's",
-                         kind_name[opt->set.kind]);
+    TRY(range_of_kind(opt, where, group, LKSI_STEP_RMSPROP, "alpha", &from, &to));
     if (!(alpha >= 0 && alpha < 1))
         return lksi_fail(&opt->ctx->base, LKS_ERR_ARGUMENT, where, "alpha is %g; it must be in [0, 1)", alpha);
     for (int g = from; g < to; g++) opt->group[g].beta2 = alpha;
@@ -455,10 +462,7 @@ lks_status lks_optim_set_lr_decay(lks_optim *opt, int group, double lr_decay)
 {
     static const char where[] = "lks_optim_set_lr_decay";
     int from, to;
-    TRY(range(opt, where, group, &from, &to));
-    if (opt->set.kind != LKSI_STEP_ADAGRAD)
-        return lksi_fail(&opt->ctx->base, LKS_ERR_ARGUMENT, where, "%s has no lr_decay: it is adagrad's",
-                         kind_name[opt->set.kind]);
+    TRY(range_of_kind(opt, where, group, LKSI_STEP_ADAGRAD, "lr_decay", &from, &to));
     if (!not_negative(lr_decay))
         return lksi_fail(&opt->ctx->base, LKS_ERR_ARGUMENT, where, "lr_decay is %g; it must be >= 0", lr_decay);
     for (int g = from; g < to; g++) opt->group[g].lr_decay = lr_decay;
@@ -469,10 +473,7 @@ lks_status lks_optim_set_trust(lks_optim *opt, int group, double coefficient)
 {
     static const char where[] = "lks_optim_set_trust";
     int from, to;
-    TRY(range(opt, where, group, &from, &to));
-    if (opt->set.kind != LKSI_STEP_LARS)
-        return lksi_fail(&opt->ctx->base, LKS_ERR_ARGUMENT, where, "%s has no trust coefficient: it is lars's",
-                         kind_name[opt->set.kind]);
+    TRY(range_of_kind(opt, where, group, LKSI_STEP_LARS, "trust coefficient", &from, &to));
     if (!not_negative(coefficient) || coefficient == 0)
         return lksi_fail(&opt->ctx->base, LKS_ERR_ARGUMENT, where, "the trust coefficient is %g; it must be > 0",
                          coefficient);
