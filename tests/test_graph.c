@@ -696,6 +696,23 @@ static void introspection(void)
            lks_autocast_policy("binary_cross_entropy", LKS_TABLE_CUDA) == LKS_POLICY_ERROR &&
            lks_autocast_policy("nonsense", LKS_TABLE_CUDA) == LKS_ERR_NOT_FOUND,
        "names of ops that are not built have their policies");
+
+    lks_tensor *p = lks_full(ctx, LKS_F32, MAT(2, 3), 0.5), *logits = random_tensor(LKS_F32, MAT(2, 3));
+    for (int table = 0; table < 2; table++) {
+        fine(lks_autocast_set_table(ctx, table ? LKS_TABLE_CUDA : LKS_TABLE_CPU));
+        lks_autocast_begin(ctx, LKS_F16, 1, 1);
+        lks_tensor *loss = lks_binary_cross_entropy(p, p, LKS_NONE, LKS_REDUCTION_MEAN);
+        if (table)
+            ok(!loss && fails(lks_error_code(ctx), LKS_ERR_UNSUPPORTED, "binary_cross_entropy_with_logits", "autocast"),
+               "binary_cross_entropy is refused by the cuda table, with the advice");
+        else ok(loss && lks_dtype_of(loss) == LKS_F32, "binary_cross_entropy with the cpu table runs in float32");
+        loss = lks_binary_cross_entropy_with_logits(logits, p, LKS_NONE, LKS_NONE, LKS_REDUCTION_MEAN);
+        ok(loss && lks_dtype_of(loss) == LKS_F32, "with logits it runs with either");
+        lks_autocast_end(ctx);
+        loss = lks_binary_cross_entropy(p, p, LKS_NONE, LKS_REDUCTION_MEAN);
+        ok(loss != NULL, "and outside of a region");
+    }
+    fine(lks_autocast_set_table(ctx, LKS_TABLE_CPU));
 }
 
 /* Rows against the published lists, whichever rows there are. */

@@ -83,6 +83,55 @@ static void test_masked_rows(const char *device)
     }
 }
 
+/* --- variance --- */
+
+static int all_are(lks_tensor *t, double want)
+{
+    double *v = values_of(ctx, t);
+    int yes = v && lks_numel(t) > 0;
+    for (int64_t i = 0; yes && i < lks_numel(t); i++) yes = isnan(want) ? isnan(v[i]) : v[i] == want;
+    free(v);
+    return yes;
+}
+
+static void test_spread(const char *device)
+{
+    static const int64_t shape[2] = {16, 3}, one[4] = {1, 1, 1, 1}, first = 1;
+    static const lks_dtype types[4] = {LKS_F64, LKS_F32, LKS_F16, LKS_BF16};
+    static const int dim = 0;
+    for (int i = 0; i < 4; i++) {
+        const char *name = lks_dtype_name(types[i]);
+        lks_scope_begin(ctx);
+        lks_tensor *x = lks_full(ctx, types[i], 2, shape, 1);
+        lks_set_requires_grad(x, 1);
+        lks_tensor *y = lks_mean(lks_std(x, 1, &dim, 0, 1), 0, NULL, 0, LKS_DTYPE_NONE);
+        ok(value_of(y) == 0 && lks_backward(y, LKS_NONE, 0) == LKS_OK && all_are(lks_grad(x), 0),
+           "B40: %s, %s: the standard deviation of a constant is 0, and so is its gradient", device, name);
+        lks_tensor *four = lks_full(ctx, types[i], 1, &first, 4);
+        ok(value_of(lks_var(four, 0, NULL, 0, 0)) == 0 && value_of(lks_std(four, 0, NULL, 0, 0)) == 0,
+           "B41: %s, %s: one element with correction 0", device, name);
+        ok(isnan(value_of(lks_var(four, 0, NULL, 0, 1))) && isnan(value_of(lks_std(four, 0, NULL, 0, 1))),
+           "B41: %s, %s: with correction 1 it is NaN", device, name);
+        lks_tensor *column = lks_reshape(x, 2, (int64_t[]){48, 1}), *beta = lks_full(ctx, types[i], 1, &first, 0.25);
+        lks_zero_grad(x);
+        y = lks_layer_norm(column, 1, lks_full(ctx, types[i], 1, &first, 3), beta, 1e-5);
+        ok(all_are(y, 0.25) && lks_backward(lks_sum(y, 0, NULL, 0, LKS_DTYPE_NONE), LKS_NONE, 0) == LKS_OK &&
+               all_are(lks_grad(x), 0),
+           "B41: %s, %s: layer norm of one feature is its bias, with gradient 0", device, name);
+        lks_tensor *image = lks_full(ctx, types[i], 4, one, 7);
+        lks_set_requires_grad(image, 1);
+        y = lks_batch_norm(image, LKS_NONE, LKS_NONE, LKS_NONE, LKS_NONE, LKS_NONE, LKS_NONE, 1, 0.1, 1e-5);
+        if (y)
+            ok(all_are(y, 0) && lks_backward(lks_sum(y, 0, NULL, 0, LKS_DTYPE_NONE), LKS_NONE, 0) == LKS_OK &&
+                   all_are(lks_grad(image), 0),
+               "B41: %s, %s: batch norm of one value is 0, with gradient 0", device, name);
+        else
+            ok(lks_error_code(ctx) == LKS_ERR_SHAPE, "B41: %s, %s: batch norm of one value is refused", device, name);
+        lks_error_clear(ctx);
+        lks_scope_end(ctx);
+    }
+}
+
 /* --- conversions --- */
 
 static void test_to_half(const char *device)
@@ -254,6 +303,7 @@ int main(int argc, char **argv)
         test_mean(devices[d]);
         test_running_sum(devices[d]);
         test_masked_rows(devices[d]);
+        test_spread(devices[d]);
         test_to_half(devices[d]);
         test_bf16(devices[d]);
         test_dropout(devices[d]);

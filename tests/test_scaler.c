@@ -411,6 +411,36 @@ static void outcomes(void)
     ok(skips && lks_grad(a.w[0]) == NULL && turn(&a, 1) == LKS_STEPPED && scale_of(a.s) == 32768,
        "B14 with zero_grad the next steps");
     drop(&a);
+    /* by backward passes, as a program does it */
+    a = make(LKS_F32, 1, 1, 65536);
+    put(a.w[0], (double[]){1});
+    lks_tensor *huge = lks_full(ctx, LKS_F32, 0, NULL, 3e38);
+    lks_backward(lks_scaler_scale(a.s, lks_mul(a.w[0], huge)), LKS_NONE, 0);
+    ok(good(ctx, lks_optim_step(a.opt, a.s)) && good(ctx, lks_scaler_update(a.s)) && scale_of(a.s) == 32768,
+       "B14 a gradient overflows");
+    lks_backward(lks_scaler_scale(a.s, lks_mul_scalar(a.w[0], 2)), LKS_NONE, 0);
+    ok(fails(ctx, lks_optim_unscale(a.opt, a.s), LKS_ERR_STATE, "lks_params_zero_grad", "w0") &&
+           fails(ctx, lks_optim_step(a.opt, a.s), LKS_ERR_STATE, "lks_params_zero_grad", "w0"),
+       "B14 what is added to it is refused");
+    lks_params_zero_grad(a.ps);
+    for (int i = 0; i < 2; i++) { /* two in one iteration are one scale's */
+        lks_backward(lks_scaler_scale(a.s, lks_mul_scalar(a.w[0], 1)), LKS_NONE, 0);
+        ok(get1(lks_grad(a.w[0])) == 32768 * (i + 1), "B14 accumulation at one scale, %d", i);
+    }
+    ok(good(ctx, lks_optim_step(a.opt, a.s)) && good(ctx, lks_scaler_update(a.s)) && get1(a.w[0]) == -1,
+       "B14 after lks_params_zero_grad it steps");
+    drop(&a);
+    /* with a fixed scale gradients of several updates are one sum */
+    a = make(LKS_F32, 1, 1, 1024);
+    lks_scaler_set_dynamic(a.s, 0);
+    put(a.w[0], (double[]){0});
+    for (int i = 0; i < 2; i++) {
+        lks_backward(lks_scaler_scale(a.s, lks_mul_scalar(a.w[0], 1)), LKS_NONE, 0);
+        lks_optim_step(a.opt, a.s);
+        ok(good(ctx, lks_scaler_update(a.s)), "a fixed scale");
+    }
+    ok(get1(a.w[0]) == -3, "and gradients that were kept");
+    drop(&a);
 
     /* B19: windows of 4 micro-batches, summed by hand */
     for (int variant = 0; variant < 2; variant++) {

@@ -92,8 +92,9 @@ LKS_API lks_status lks_optim_ema_swap(lks_optim *opt, int in);
 /* The step. s may be NULL (no scaling). Waits (on the device) for pending reductions, reduces flag, drift hash and
  * presence with MAX over the communicator, applies or skips. Gradients are left as they are. LKS_ERR_NO_GRADIENTS on a
  * rank none of whose parameters has one, which still takes part; if that holds everywhere nothing changes. Wrong
- * order (step twice before lks_scaler_update; a scaled backward added to unscaled gradients): LKS_ERR_STATE naming both
- * calls, nothing changed. Collective. */
+ * order (step twice before lks_scaler_update; a scaled backward added to unscaled gradients, or to gradients kept since
+ * an update that may have changed the scale, as after a skipped step without lks_params_zero_grad): LKS_ERR_STATE naming
+ * both calls, nothing changed. Collective. */
 LKS_API lks_status lks_optim_step(lks_optim *opt, lks_scaler *s);
 /* Divides the gradients by the scale (and the sample weight) now, so that the program may look at or change them;
  * records the finite test. Once between updates. Collective. */

@@ -142,6 +142,7 @@ static lks_status add_in(walk *w, lks_tensor **sum, uint8_t *own, lks_tensor *g,
 static lks_status leaf_add(walk *w, lks_tensor *leaf, lks_tensor *g, int fresh)
 {
     lks_context *ctx = w->ctx;
+    if (!leaf->grad) leaf->grad_first = w->pass;
     leaf->grad_pass = w->pass;
     if (g == leaf->grad_slot) { /* written in place by the rule */
         leaf->grad = lks_keep(g);

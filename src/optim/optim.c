@@ -911,6 +911,24 @@ static lks_status averages_in(lks_optim *opt, const char *where)
                      "the averages stand in the place of the weights: lks_optim_ema_swap takes them out first");
 }
 
+/* Gradients scaled by two scales cannot be told apart any more; an infinity that was never cleared would bring the
+ * scale down to its floor. */
+static lks_status one_scale(lks_optim *opt, lks_scaler *s, const char *where)
+{
+    if (!s) return LKS_OK;
+    int64_t since = lksi_scaler_since(s);
+    for (int i = 0; i < opt->segments; i++) {
+        const lks_tensor *t = opt->ps->e[opt->entry[i]].t;
+        if (!t->grad || t->grad_first > since || t->grad_pass <= since) continue;
+        return lksi_fail(&opt->ctx->base, LKS_ERR_STATE, where,
+                         "a backward added to a gradient of parameter %s that was scaled before the last "
+                         "lks_scaler_update, by another scale: call lks_params_zero_grad between that update and the "
+                         "next backward (also after a skipped step)",
+                         opt->ps->e[opt->entry[i]].name);
+    }
+    return LKS_OK;
+}
+
 static lks_status step(lks_optim *opt, lks_scaler *s)
 {
     pass p = {.where = "lks_optim_step"};
@@ -932,6 +950,7 @@ static lks_status step(lks_optim *opt, lks_scaler *s)
                                  "lks_optim_unscale had divided: unscale after the last backward (lks_params_zero_grad "
                                  "and lks_scaler_update begin anew)",
                                  ps->e[opt->entry[i]].name);
+    TRY(one_scale(opt, s, p.where));
     TRY(first_half(opt, s, &p, 0, &mine, &some));
     TRY(decide(opt, &p, 0));
     ctx->attempt++;
@@ -964,6 +983,7 @@ static lks_status unscale(lks_optim *opt, lks_scaler *s)
                          state == STEPPED ? "lks_optim_step" : "lks_optim_unscale",
                          s ? "lks_scaler_update" : "lks_optim_step");
     if (opt->swapped) return averages_in(opt, p.where);
+    TRY(one_scale(opt, s, p.where));
     TRY(first_half(opt, s, &p, 1, &mine, &some));
     TRY(decide(opt, &p, 1));
     enter_state(opt, s, UNSCALED);

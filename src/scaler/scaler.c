@@ -24,6 +24,7 @@ struct lks_scaler {
     int recorded; /* optimizers have stepped or unscaled in this round */
     int scaled;   /* a loss was scaled in this round */
     int64_t losses;    /* scaled in all */
+    int64_t since;     /* the context's backward passes when the scale last might have changed */
     int64_t window, at; /* of lks_scaler_update_n: its length, iterations in it so far (0: none is open) */
 };
 
@@ -44,6 +45,13 @@ static void new_round(lks_scaler *s)
     s->recorded = 0;
     s->scaled = 0;
     if (s->scale) s->scale->st->version++;
+}
+
+/* The scale may be another one from here on. */
+static void new_scale(lks_scaler *s)
+{
+    new_round(s);
+    s->since = s->ctx->walk;
 }
 
 lks_status lks_scaler_create(lks_context *ctx, int enabled, lks_scaler **out)
@@ -104,6 +112,7 @@ int64_t lks_scaler_hysteresis(const lks_scaler *s) { return s ? s->set.hysteresi
 int lks_scaler_dynamic(const lks_scaler *s) { return s && !s->set.fixed; }
 void lksi_scaler_recorded(lks_scaler *s) { s->recorded = 1; }
 int64_t lksi_scaler_scaled(const lks_scaler *s) { return s->losses; }
+int64_t lksi_scaler_since(const lks_scaler *s) { return s->since; }
 
 /* --- settings --- */
 
@@ -230,7 +239,7 @@ lks_status lks_scaler_set_scale(lks_scaler *s, double scale)
     float f = (float)scale;
     if (s->enabled) TRY(lksi_device_write(s->ctx->dev, &s->dev->scale, &f, sizeof f));
     s->set.scale = f;
-    new_round(s);
+    new_scale(s);
     return LKS_OK;
 }
 
@@ -279,7 +288,8 @@ static lks_status advance(lks_scaler *s, const char *where, int what, lks_tensor
     out.data = s->dev;
     lksi_attr attr = {.raw = {.i = {what}, .f = {value}}};
     TRY(lksi_call_raw(s->ctx, where, LKSI_OP_scaler_update, given ? 1 : 0, given ? &given->v : NULL, &attr, 1, &out));
-    new_round(s);
+    if (what == LKSI_SCALER_HOLD || (s->set.fixed && what != LKSI_SCALER_SET)) new_round(s);
+    else new_scale(s);
     return LKS_OK;
 }
 
@@ -507,7 +517,7 @@ static lks_status write_saved(lks_scaler *s, const char *where, const lksi_scale
     x.strikes = saved->strikes;
     TRY(lksi_device_write(s->ctx->dev, s->dev, &x, sizeof x));
     s->set = x;
-    new_round(s);
+    new_scale(s);
     s->at = saved->window_at;
     s->window = 0;
     return LKS_OK;

@@ -98,7 +98,7 @@ struct lks_tensor {
     lks_tensor *grad;
     int64_t pass; /* backward pass that last counted it */
     int uses;     /* contributions still to come in that pass */
-    int64_t grad_pass; /* backward pass that last added to grad */
+    int64_t grad_first, grad_pass; /* backward passes that first and last added to grad */
     lks_tensor *grad_slot; /* sealed parameter: its slice of the gradient arena */
     lksi_hook *hooks;
 };
