@@ -15,7 +15,7 @@ int cmd_evaluate(int argc, const char **argv)
     double loss, accuracy;
     if (!(code = job_open(&j, &o)) && !(code = restore_model(&j, &o, o.operand[0], 1)) &&
         lks_loader_valid_count(j.loader) < 1)
-        code = usage_error("no sample of --data is set aside for validation (--valid-fraction of the run is %g)",
+        code = usage_error("no sample of --data is set aside for validation (--valid-fraction is %g)",
                            opt_real(&o, valid_fraction));
     if (!code && !(code = job_validate(&j, opt_whole(&o, batch), &loss, &accuracy, &stop)) && lks_rank(j.ctx) == 0) {
         printf("validation loss %.6f over %lld samples", loss, (long long)lks_loader_valid_count(j.loader));

@@ -32,6 +32,7 @@ static const row rows[OPT_COUNT] = {
 };
 
 const char *option_name(int id) { return rows[id].name; }
+int option_kind(int id) { return rows[id].kind; }
 int option_is_shape(int id) { return (rows[id].commands & SHAPE) != 0; }
 int option_applies(int id, int command) { return (rows[id].commands & command) != 0; }
 

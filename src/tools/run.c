@@ -16,6 +16,7 @@ static struct {
     FILE *metrics;
     int terminal, live; /* live: a progress line is on the screen */
     json_t *last;       /* line of the step that was resumed from, if it lacks a validation */
+    double before;      /* seconds of training before the resume */
 } run;
 
 int run_used(const char *dir)
@@ -44,21 +45,30 @@ static int make_dirs(const char *path)
     return S_ISDIR(st.st_mode) ? 0 : ENOTDIR;
 }
 
+static json_t *setting(const options *o, int id)
+{
+    const option_value *v = &o->v[id];
+    char text[8192];
+    json_t *list;
+    if (v->from < 0) return json_null();
+    switch (option_kind(id)) {
+    case LIST:
+        list = json_array();
+        for (int k = 0; k < v->count; k++) json_array_append_new(list, json_string(v->list[k]));
+        return list;
+    case WHOLE: return json_integer(v->whole);
+    case REAL: return json_real(v->real);
+    case FLAG: return json_boolean(v->whole);
+    default: return json_string(option_text(o, id, text, sizeof text));
+    }
+}
+
 static int write_settings(job *j, const char *dir)
 {
-    char path[4096], text[8192];
+    char path[4096], temporary[4200];
     json_t *root = json_object(), *set = json_object(), *built = json_object();
     for (int i = 0; i < OPT_COUNT; i++)
-        if (option_applies(i, j->lm ? LM : CLASSIFY)) {
-            const option_value *v = &j->o->v[i];
-            if (i == OPT_data) {
-                json_t *list = json_array();
-                for (int k = 0; k < v->count; k++) json_array_append_new(list, json_string(v->list[k]));
-                json_object_set_new(set, option_name(i), list);
-            } else {
-                json_object_set_new(set, option_name(i), json_string(option_text(j->o, i, text, sizeof text)));
-            }
-        }
+        if (option_applies(i, j->lm ? LM : CLASSIFY)) json_object_set_new(set, option_name(i), setting(j->o, i));
     for (int i = 0; i < lks_build_count(); i++)
         json_object_set_new(built, lks_build_name(i), json_string(lks_build_value(i)));
     json_object_set_new(root, "task", json_string(j->lm ? "lm" : "classify"));
@@ -68,9 +78,11 @@ static int write_settings(job *j, const char *dir)
     json_object_set_new(root, "options", set);
     json_object_set_new(root, "build", built);
     snprintf(path, sizeof path, "%s/run.json", dir);
-    int rc = json_dump_file(root, path, JSON_INDENT(2));
+    snprintf(temporary, sizeof temporary, "%s.tmp", path);
+    errno = 0;
+    int bad = json_dump_file(root, temporary, JSON_INDENT(2)) || rename(temporary, path);
     json_decref(root);
-    return rc ? errno ? errno : EIO : 0;
+    return bad ? errno ? errno : EIO : 0;
 }
 
 /* Keeps the lines of steps up to `step`: what came after belongs to a future that was lost. */
@@ -87,7 +99,10 @@ static int cut_metrics(const char *path, int64_t step)
     while (out && getline(&line, &room, in) > 0) {
         json_t *o = json_loads(line, 0, NULL);
         json_t *s = json_object_get(o, "step");
-        if (json_is_integer(s) && json_integer_value(s) <= step && fputs(line, out) < 0) error = errno;
+        if (json_is_integer(s) && json_integer_value(s) <= step) {
+            if (fputs(line, out) < 0) error = errno;
+            run.before = json_number_value(json_object_get(o, "seconds"));
+        }
         if (json_is_integer(s) && json_integer_value(s) == step && !json_object_get(o, "valid_loss") && !run.last)
             run.last = json_incref(o);
         json_decref(o);
@@ -156,7 +171,7 @@ int run_log(const metrics *m)
     json_object_set_new(o, "grad_norm", number(m->grad_norm));
     json_object_set_new(o, "samples_per_s", number(m->samples_per_s));
     if (m->has_tokens) json_object_set_new(o, "tokens_per_s", number(m->tokens_per_s));
-    json_object_set_new(o, "seconds", number(m->seconds));
+    json_object_set_new(o, "seconds", number(run.before + m->seconds));
     return write_line(o);
 }
 

@@ -45,6 +45,7 @@ int options_parse(options *o, int command, const char *usage, int argc, const ch
 /* Sets one option from text, as if given (from 3: a checkpoint's); 0 or an exit code. */
 int options_set(options *o, int id, const char *text, int from);
 const char *option_name(int id);
+int option_kind(int id);
 int option_is_shape(int id);
 int option_applies(int id, int command);
 /* The value as text, lists joined by newlines, "" if there is none; owned by a static table per id of o. */

@@ -3,7 +3,7 @@
  * train.c - lockstep train lm|classify: the training loop. What the host wants to know of step k it asks for at step k
  * + 2, so that no step waits for its own result; before a checkpoint, a validation and the end the rest is fetched.
  */
-#include "tools/tools.h"
+#include "tools/restore.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -221,7 +221,8 @@ static int resume(training *t, int *resumed)
         }
         if (s != LKS_OK) return job_fail(j, "looking for a checkpoint");
     } else {
-        snprintf(path, sizeof path, "%s", how);
+        int code = restore_path(j, how, path, sizeof path);
+        if (code) return code;
         /* Later checkpoints in DIR would be gone on from next time, though their metrics were cut. */
         char newest[4096];
         int used = run_used(t->dir);
