@@ -4,7 +4,7 @@
  * rows of dy in that order in pieces of a fixed length, and joins the pieces of a long run in order: no atomic addition
  * of floats, the same bits each time, and an index that everybody uses costs no more than others.
  */
-#include "common.cuh"
+#include "sort.cuh"
 
 using namespace lksi;
 
@@ -80,11 +80,7 @@ LKSI_CUDA(embedding)
     return lksi_cuda_launched(a);
 }
 
-/* --- stable sort of (key, place) by key, 8 bits at a time --- */
-
-#define DIGITS 256
-#define SORT_ITEMS 2048 /* of a block: 8 warps, 256 each */
-#define SORT_WARPS (LKSI_THREADS / 32)
+/* --- embedding_backward --- */
 
 /* Keys from indices; what is out of range is reported and goes to the end. */
 __global__ void __launch_bounds__(LKSI_THREADS)
@@ -102,97 +98,6 @@ __global__ void __launch_bounds__(LKSI_THREADS)
         key[i] = (uint32_t)v;
     }
 }
-
-/* counts[digit][block] */
-__global__ void __launch_bounds__(LKSI_THREADS)
-    sort_count(const uint32_t *key, int64_t n, int shift, uint32_t *counts, int blocks)
-{
-    __shared__ uint32_t mine[DIGITS];
-    mine[threadIdx.x] = 0;
-    __syncthreads();
-    int64_t first = (int64_t)blockIdx.x * SORT_ITEMS;
-    for (int64_t i = first + threadIdx.x; i < first + SORT_ITEMS && i < n; i += LKSI_THREADS)
-        atomicAdd(&mine[key[i] >> shift & (DIGITS - 1)], 1u); /* integers: any order gives the same */
-    __syncthreads();
-    counts[(int64_t)threadIdx.x * blocks + blockIdx.x] = mine[threadIdx.x];
-}
-
-/* Exclusive sums of n counts in place, by one block. */
-__global__ void __launch_bounds__(1024) sort_scan(uint32_t *counts, int64_t n)
-{
-    __shared__ uint32_t room[32];
-    __shared__ uint32_t carry;
-    if (threadIdx.x == 0) carry = 0;
-    __syncthreads();
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    for (int64_t base = 0; base < n; base += 1024) {
-        int64_t i = base + threadIdx.x;
-        uint32_t own = i < n ? counts[i] : 0, x = own, before = carry;
-        for (int d = 1; d < 32; d *= 2) {
-            uint32_t y = __shfl_up_sync(0xffffffffu, x, d);
-            if (lane >= d) x += y;
-        }
-        if (lane == 31) room[warp] = x;
-        __syncthreads();
-        if (warp == 0) {
-            uint32_t t = room[lane];
-            for (int d = 1; d < 32; d *= 2) {
-                uint32_t y = __shfl_up_sync(0xffffffffu, t, d);
-                if (lane >= d) t += y;
-            }
-            room[lane] = t;
-        }
-        __syncthreads();
-        uint32_t sum = before + (warp ? room[warp - 1] : 0) + x;
-        if (i < n) counts[i] = sum - own;
-        __syncthreads();
-        if (threadIdx.x == 1023) carry = sum;
-        __syncthreads();
-    }
-}
-
-/* order_in NULL: the first pass, places are 0, 1, 2... */
-__global__ void __launch_bounds__(LKSI_THREADS)
-    sort_place(const uint32_t *key, const uint32_t *order, int64_t n, int shift, const uint32_t *counts, int blocks,
-               uint32_t *key_out, uint32_t *order_out)
-{
-    __shared__ uint32_t at[SORT_WARPS][DIGITS];
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, each = SORT_ITEMS / SORT_WARPS;
-    for (int w = 0; w < SORT_WARPS; w++) at[w][threadIdx.x] = 0;
-    __syncthreads();
-    const int64_t first = (int64_t)blockIdx.x * SORT_ITEMS + warp * each;
-    for (int pass = 0; pass < 2; pass++) {
-        for (int j = 0; j < each; j += 32) {
-            int64_t i = first + j + lane;
-            bool inside = i < n;
-            unsigned active = __ballot_sync(0xffffffffu, inside);
-            if (!inside) continue;
-            uint32_t k = key[i], digit = k >> shift & (DIGITS - 1);
-            unsigned same = __match_any_sync(active, digit), below = same & ((1u << lane) - 1);
-            uint32_t start = at[warp][digit];
-            __syncwarp(active);
-            if (below == 0) at[warp][digit] = start + __popc(same);
-            __syncwarp(active);
-            if (pass == 1) {
-                uint32_t to = start + __popc(below);
-                key_out[to] = k;
-                order_out[to] = order ? order[i] : (uint32_t)i;
-            }
-        }
-        __syncthreads();
-        if (pass == 0) {
-            uint32_t sum = counts[(int64_t)threadIdx.x * blocks + blockIdx.x];
-            for (int w = 0; w < SORT_WARPS; w++) {
-                uint32_t c = at[w][threadIdx.x];
-                at[w][threadIdx.x] = sum;
-                sum += c;
-            }
-            __syncthreads();
-        }
-    }
-}
-
-/* --- embedding_backward --- */
 
 #define PIECE 64 /* sorted places that one block adds */
 
@@ -293,25 +198,15 @@ LKSI_CUDA(embedding_backward)
     if (s.n >= 0xffffffffll || s.rows >= 0xffffffffll)
         return lksi_cuda_why(a, LKS_ERR_UNSUPPORTED, "%lld indices into %lld rows: fewer than 2^32 of either",
                              (long long)s.n, (long long)s.rows);
-    const int blocks = (int)((s.n + SORT_ITEMS - 1) / SORT_ITEMS);
-    const int64_t words = s.n > 0 ? (s.n + 63) / 64 * 64 : 64;
     void *p;
-    lks_status code = lksi_cuda_scratch(cuda, stream, a, 0, (4 * words + (int64_t)DIGITS * (blocks + 1)) * 4, &p);
+    lks_status code = lksi_cuda_scratch(cuda, stream, a, 0, sort_bytes<uint32_t>(s.n), &p);
     if (code != LKS_OK) return code;
-    uint32_t *key[2] = {(uint32_t *)p, (uint32_t *)p + words}, *order[2] = {key[1] + words, key[1] + 2 * words};
-    uint32_t *counts = order[1] + words;
-    int now = 0;
-    if (s.n > 0) {
-        make_keys<<<blocks_for(s.n, LKSI_THREADS), LKSI_THREADS, 0, stream>>>(index, key[0], s.rows, a->op,
+    sorter<uint32_t> by = sorter_of<uint32_t>(p, s.n);
+    if (s.n > 0)
+        make_keys<<<blocks_for(s.n, LKSI_THREADS), LKSI_THREADS, 0, stream>>>(index, by.key[0], s.rows, a->op,
                                                                               lksi_cuda_fault(cuda));
-        for (int shift = 0; shift == 0 || s.rows >> shift > 0; shift += 8, now ^= 1) {
-            sort_count<<<blocks, LKSI_THREADS, 0, stream>>>(key[now], s.n, shift, counts, blocks);
-            sort_scan<<<1, 1024, 0, stream>>>(counts, (int64_t)DIGITS * blocks);
-            sort_place<<<blocks, LKSI_THREADS, 0, stream>>>(key[now], shift ? order[now] : NULL, s.n, shift, counts,
-                                                            blocks, key[now ^ 1], order[now ^ 1]);
-        }
-    }
-    s.key = key[now], s.order = order[now];
+    sort_by(stream, by, bits_of((uint64_t)s.rows));
+    s.key = by.key[by.now], s.order = by.order[by.now];
 #define CLEAR(T)                                                                                               \
     clear_absent<T><<<blocks_for(s.rows, 1), LKSI_THREADS, 0, stream>>>((T *)dw->data, s.rows, s.columns, s.s0, s.s1, \
                                                                        s.key, s.n)

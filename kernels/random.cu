@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * random.cu - uniform and normal fills, dropout: the numbers of the CPU's random.c, bit for bit. Element i of a tensor
+ * random.cu - uniform and normal fills, dropout, bernoulli: the numbers of the CPU's random.c, bit for bit. Element i of a tensor
  * in row-major order takes those of counter offset + i, so a thread takes one block of the counter and the elements
  * that belong to it.
  */
@@ -175,4 +175,41 @@ LKSI_CUDA(dropout)
     draw d = {};
     d.limit = (uint32_t)ceil(a->attr.random.a * 0x1p24); /* u >= p: the least 24-bit number that is kept */
     return run<DROPOUT>(stream, a, d);
+}
+
+/* --- bernoulli --- */
+
+template <class C> __global__ void __launch_bounds__(LKSI_THREADS)
+    toss(draw d, walk<2> w, int op, lksi_fault fault)
+{
+    const lksi_philox s = lksi_philox_stream(d.rng->seed, d.rng->attempt, d.call);
+    const int64_t first = d.offset / 4, last = (d.offset + w.n - 1) / 4, step = (int64_t)gridDim.x * LKSI_THREADS;
+    for (int64_t b = first + (int64_t)blockIdx.x * LKSI_THREADS + threadIdx.x; b <= last; b += step) {
+        uint32_t words[4];
+        lksi_philox_block(&s, (uint64_t)b, words);
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            int64_t i = b * 4 + k - d.offset, at[2];
+            if (i < 0 || i >= w.n) continue;
+            w.seek(i, at);
+            C p = load<C>(w.data[1], w.dtype[1], at[1]);
+            if (!(p >= 0 && p <= 1)) fail(fault, LKSI_FAULT_PROBABILITY, op, 0, i, 0);
+            store(w.data[0], w.dtype[0], at[0], (C)(int32_t)(words[k] >> 8) < p * (C)0x1p24 ? (C)1 : (C)0);
+        }
+    }
+}
+
+LKSI_CUDA(bernoulli)
+{
+    const lksi_view *view[2] = {&a->out[0], &a->in[0]};
+    walk<2> w = walk_of<2>(view, true);
+    if (w.n == 0) return LKS_OK;
+    draw d = {};
+    d.rng = a->rng, d.offset = a->attr.random.offset, d.call = a->attr.random.call;
+    const unsigned blocks = blocks_for(w.n / 4 + 2, LKSI_THREADS);
+    if (class_of(w.dtype[0]) == CLASS_F64)
+        toss<double><<<blocks, LKSI_THREADS, 0, stream>>>(d, w, a->op, lksi_cuda_fault(cuda));
+    else
+        toss<float><<<blocks, LKSI_THREADS, 0, stream>>>(d, w, a->op, lksi_cuda_fault(cuda));
+    return lksi_cuda_launched(a);
 }

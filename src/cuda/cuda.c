@@ -104,9 +104,12 @@ static lks_status report(lksi_cuda *c)
     volatile lksi_fault_record *r = c->fault.record;
     if (__builtin_expect(r->kind == LKSI_FAULT_NONE, 1)) return LKS_OK;
     const char *name = r->op >= 0 && r->op < LKSI_OP_COUNT ? host->rows[r->op].name : "a kernel";
-    snprintf(c->failure, sizeof c->failure, "%s: %s %lld at place %lld is outside [0, %lld)", name,
-             r->kind == LKSI_FAULT_TARGET ? "target" : "index", (long long)r->value, (long long)r->place,
-             (long long)r->limit);
+    if (r->kind == LKSI_FAULT_PROBABILITY)
+        snprintf(c->failure, sizeof c->failure, "%s: a probability is outside [0, 1], or NaN", name);
+    else
+        snprintf(c->failure, sizeof c->failure, "%s: %s %lld at place %lld is outside [%lld, %lld)", name,
+                 r->kind == LKSI_FAULT_TARGET ? "target" : "index", (long long)r->value, (long long)r->place,
+                 r->kind == LKSI_FAULT_EITHER_END ? -(long long)r->limit : 0, (long long)r->limit);
     r->kind = LKSI_FAULT_NONE;
     (void)cudaMemsetAsync(c->fault.lock, 0, sizeof *c->fault.lock, c->stream[LKSI_STREAM_COMPUTE]);
     return LKS_ERR_ARGUMENT;

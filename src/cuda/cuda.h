@@ -47,7 +47,13 @@ void *lksi_cuda_alloc(lksi_cuda *cuda, int64_t bytes);
 void lksi_cuda_free(lksi_cuda *cuda, void *p);
 
 /* What a running kernel finds wrong with its data: the first one is kept and told by the next launch or wait. */
-enum lksi_fault_kind { LKSI_FAULT_NONE, LKSI_FAULT_INDEX, LKSI_FAULT_TARGET };
+enum lksi_fault_kind {
+    LKSI_FAULT_NONE,
+    LKSI_FAULT_INDEX,
+    LKSI_FAULT_EITHER_END, /* an index that may count from the end */
+    LKSI_FAULT_TARGET,
+    LKSI_FAULT_PROBABILITY
+};
 typedef struct lksi_fault_record { int32_t kind, op; int64_t value, place, limit; } lksi_fault_record;
 typedef struct lksi_fault { int32_t *lock; lksi_fault_record *record; } lksi_fault; /* device memory; pinned memory */
 lksi_fault lksi_cuda_fault(const lksi_cuda *cuda);
