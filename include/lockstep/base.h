@@ -116,6 +116,7 @@ typedef struct lks_scaler lks_scaler;       /* loss scaler                    sc
 typedef struct lks_optim lks_optim;         /* optimizer                      optim.h    */
 typedef struct lks_dp lks_dp;               /* data parallel                  dp.h       */
 typedef struct lks_loader lks_loader;       /* batches of data                data.h     */
+typedef struct lks_output lks_output;       /* an array being written        data.h     */
 typedef struct lks_checkpoint lks_checkpoint; /* what a checkpoint holds      ckpt.h     */
 
 /* Stands for an absent optional tensor (NULL always means a failed call). */

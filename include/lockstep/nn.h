@@ -90,6 +90,23 @@ LKS_API lks_status lks_gpt_create(lks_params *ps, const char *prefix, int64_t vo
 LKS_API lks_status lks_cnn_create(lks_params *ps, const char *prefix, int64_t channels, int64_t h, int64_t w,
                                   int64_t classes, int64_t width, int64_t stages, int norm, double dropout,
                                   lks_module **m);
+/* Networks on fields with `dims` (1, 2, 3) spatial dims, x [N, channels, sizes...], any sizes of 1 and more. Blocks are
+ * convolution 3 - group norm (if norm; up to 8 groups of 4 and more channels) - gelu (tanh), widths width * 2^i. What
+ * does not halve is rounded up and cropped again on the way back. Beyond the border there are zeros, or the field again
+ * (LKS_PADDING_PERIODIC). A sample's result does not hang on the other samples of its batch. */
+enum lks_field_padding { LKS_PADDING_ZEROS, LKS_PADDING_PERIODIC };
+/* U-Net (Ronneberger et al., 2015): `stages` halvings, two convolutions a block, transposed convolutions on the way up;
+ * a last convolution of kernel 1 sees the input, too. Output [N, out, sizes...]; sizes may change from call to call.
+ * dropout after the lowest block. Parameters down.I.{conv1, conv2, norm1, norm2}.{weight, bias}, up.I.conv,
+ * up.I.{conv1, ...}, head. */
+LKS_API lks_status lks_unet_create(lks_params *ps, const char *prefix, int dims, int64_t channels, int64_t out,
+                                   int64_t width, int64_t stages, int norm, int padding, double dropout,
+                                   lks_module **m);
+/* Field of a fixed size (dims entries) to vector: `stages` of block and max pool 2, then dropout and a linear layer.
+ * Output [N, out]. Parameters stages.I.{conv1, norm1}.{weight, bias}, head.weight, head.bias. */
+LKS_API lks_status lks_field_net_create(lks_params *ps, const char *prefix, int dims, int64_t channels,
+                                        const int64_t *size, int64_t out, int64_t width, int64_t stages, int norm,
+                                        int padding, double dropout, lks_module **m);
 LKS_API void lks_module_destroy(lks_module **m);
 
 /* Output for x. Train mode (the default) turns dropout and batch statistics on; eval off; it applies to all modules
@@ -97,8 +114,8 @@ LKS_API void lks_module_destroy(lks_module **m);
 LKS_API lks_tensor *lks_module_forward(lks_module *m, lks_tensor *x);
 LKS_API void lks_module_train(lks_module *m, int train);
 /* Activation checkpointing (lks_recompute) of each direct part of m: of the blocks of a GPT, of the layers of an MLP,
- * of the stages of a CNN. Memory falls to what lies between the parts and one part's inside, for the time of a second
- * forward; results are the same bit for bit. Local. */
+ * of the stages of a CNN, of the blocks of a U-Net. Memory falls to what lies between the parts and one part's inside,
+ * for the time of a second forward; results are the same bit for bit. Local. */
 LKS_API void lks_module_recompute(lks_module *m, int on);
 
 /* on: the batch norms in m, and in what it contains, take their statistics in train mode from all ranks

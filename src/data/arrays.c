@@ -1,35 +1,46 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * arrays.c - HDF5 datasets inputs [N, ...] and targets [N, ...] over several files. Datasets that lie contiguous and
- * unfiltered in the file are read by offset (also ahead, by the thread); others (chunked, compressed, late) by
- * hyperslab through HDF5, on the calling thread. Delivered: floats as float32, integers as int64, but uint8 inputs as
- * float32 / 255.
+ * arrays.c - HDF5 datasets inputs [N, ...] and targets [N, ...] over several files, or a part of them ("u[:-1, 0:8]").
+ * Datasets that lie contiguous and unfiltered in the file are read by offset (also ahead, by the thread); others
+ * (chunked, compressed, late, parts of samples) by hyperslab through HDF5, on the calling thread. Delivered: floats as
+ * float32, integers as int64, but uint8 inputs as float32 / 255; wide loaders: wide numbers as float64.
  */
 #include "data/loader.h"
+#include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define OPEN_H5 64 /* HDF5 files kept open where reading goes through HDF5 */
 
 typedef struct column {
     const char *what; /* "inputs" */
-    char *name;
+    char *given, *name, *slab; /* "u[:-1]": "u" and ":-1", NULL without */
     int ndim; /* of a row */
     int64_t shape[LKS_MAX_DIMS], numel;
-    int kind, scaled; /* scaled: uint8 / 255 */
+    int scaled;         /* uint8 / 255 */
+    int narrow_scaled, wide; /* what it is while the loader is not wide; numbers that float32 does not hold */
+    lks_dtype narrow;
     lks_dtype dtype;  /* delivered */
     int64_t raw_at;   /* place in a row's raw bytes */
 } column;
+
+/* What is taken of a dataset: of each dim every step-th element from start on. */
+typedef struct part {
+    int ndim, whole; /* whole: rows are read entire */
+    int64_t start[LKS_MAX_DIMS], step[LKS_MAX_DIMS], count[LKS_MAX_DIMS];
+} part;
 
 typedef struct array_file {
     lksi_file file;
     lksi_h5 *h5; /* open where needed */
     int64_t rows, before;
-    lksi_h5_info info[2];
+    lksi_h5_info info[2]; /* shape: as taken */
+    part part[2];
 } array_file;
 
 typedef struct array_state {
-    int n, by_offset;
+    int n, by_offset, columns; /* columns: 1 without targets */
     column c[2];
     array_file *f;
 } array_state;
@@ -42,8 +53,11 @@ static void array_close(lks_loader *l)
         lksi_h5_close(s->f[i].h5);
         lksi_file_close(b, &s->f[i].file);
     }
-    lksi_free(b, s->c[0].name);
-    lksi_free(b, s->c[1].name);
+    for (int c = 0; c < 2; c++) {
+        lksi_free(b, s->c[c].given);
+        lksi_free(b, s->c[c].name);
+        lksi_free(b, s->c[c].slab);
+    }
     lksi_free(b, s->f);
     lksi_free(b, s);
 }
@@ -64,10 +78,10 @@ static void array_locate(lks_loader *l, int part, int64_t row, char *to, lksi_pi
     (void)part; /* rows are numbered over both parts */
     array_state *s = l->state;
     array_file *f = file_of(s, row);
-    for (int c = 0; c < 2; c++) {
+    for (int c = 0; c < s->columns; c++) {
         const lksi_h5_info *i = &f->info[c];
-        int64_t bytes = s->c[c].numel * i->size;
-        piece[c] = (lksi_piece){&f->file, i->offset + (row - f->before) * bytes, bytes, to + s->c[c].raw_at};
+        int64_t bytes = s->c[c].numel * i->size, at = f->part[c].start[0] + (row - f->before) * f->part[c].step[0];
+        piece[c] = (lksi_piece){&f->file, i->offset + at * bytes, bytes, to + s->c[c].raw_at};
     }
 }
 
@@ -89,18 +103,19 @@ static lks_status read_h5(lks_loader *l, const char *where, int c, array_file *f
                           void *out)
 {
     array_state *s = l->state;
-    int64_t start[LKS_MAX_DIMS] = {first}, size[LKS_MAX_DIMS] = {count};
-    for (int d = 0; d < s->c[c].ndim; d++) size[d + 1] = s->c[c].shape[d];
+    part p = f->part[c];
+    p.start[0] += first * p.step[0];
+    p.count[0] = count;
     TRY(open_h5(l, where, f));
-    TRY(lksi_h5_read_box(f->h5, s->c[c].name, start, size, s->c[c].dtype, out));
+    TRY(lksi_h5_read_slab(f->h5, s->c[c].name, p.start, p.step, p.count, s->c[c].dtype, out));
     return done_h5(s, f);
 }
 
-static lks_tensor *column_tensor(lks_loader *l, const char *where, lksi_job *job, int which)
+static void *array_host(lks_loader *l, const char *where, lksi_job *job, int which, lks_dtype *dtype, int64_t *numel)
 {
     array_state *s = l->state;
     column *c = &s->c[which];
-    int64_t size = lks_dtype_size(c->dtype), row = c->numel * size, shape[LKS_MAX_DIMS] = {job->rows};
+    int64_t size = lks_dtype_size(c->dtype), row = c->numel * size;
     char *out = lksi_loader_scratch(l, which, job->rows * row);
     if (!out) return NULL;
     for (int64_t i = 0; i < job->rows;) {
@@ -119,14 +134,35 @@ static lks_tensor *column_tensor(lks_loader *l, const char *where, lksi_job *job
     }
     if (c->scaled)
         for (int64_t i = 0; i < job->rows * c->numel; i++) ((float *)out)[i] /= 255.0f;
+    *dtype = c->dtype;
+    *numel = c->numel;
+    return out;
+}
+
+static void array_name(lks_loader *l, int which, int64_t sample, char *text, int bytes)
+{
+    array_state *s = l->state;
+    array_file *f = file_of(s, sample);
+    snprintf(text, (size_t)bytes, "%s: sample %lld of %s \"%s\"", f->file.path, (long long)(sample - f->before),
+             s->c[which].what, s->c[which].given);
+}
+
+static lks_tensor *column_tensor(lks_loader *l, const char *where, lksi_job *job, int which)
+{
+    column *c = &((array_state *)l->state)->c[which];
+    int64_t shape[LKS_MAX_DIMS] = {job->rows}, numel;
+    lks_dtype dtype;
+    void *out = array_host(l, where, job, which, &dtype, &numel);
     for (int d = 0; d < c->ndim; d++) shape[d + 1] = c->shape[d];
-    return lks_from_host(l->ctx, c->dtype, c->ndim + 1, shape, out);
+    return out ? lks_from_host(l->ctx, dtype, c->ndim + 1, shape, out) : NULL;
 }
 
 static lks_status array_deliver(lks_loader *l, const char *where, lksi_job *job, lks_tensor **input,
                                 lks_tensor **target)
 {
-    lks_tensor *in = column_tensor(l, where, job, 0), *out = in ? column_tensor(l, where, job, 1) : NULL;
+    array_state *s = l->state;
+    lks_tensor *in = column_tensor(l, where, job, 0), *out = LKS_NONE;
+    if (!in || s->columns > 1) out = in ? column_tensor(l, where, job, 1) : NULL;
     if (!out) return l->ctx->base.code ? l->ctx->base.code : LKS_ERR_MEMORY;
     *input = in;
     *target = out;
@@ -138,7 +174,7 @@ static int64_t array_classes(lks_loader *l, lks_status *status)
     array_state *s = l->state;
     column *c = &s->c[1];
     int64_t best = -1;
-    if (c->dtype != LKS_I64) return best;
+    if (s->columns < 2 || c->dtype != LKS_I64) return best;
     int64_t block = 65536 / c->numel > 0 ? 65536 / c->numel : 1;
     for (int i = 0; i < s->n && *status == LKS_OK; i++) {
         int64_t first, rows;
@@ -175,6 +211,69 @@ static const char *shape_text(const lksi_h5_info *i, char *text, int bytes)
     return text;
 }
 
+/* One entry of a slab: ":", "a:b", "a:b:s", "i"; from the end where negative. *one: a single index. */
+static const char *parse_entry(const char *t, int64_t size, int64_t *start, int64_t *step, int64_t *count, int *one)
+{
+    int64_t v[3] = {0, size, 1};
+    int given[3] = {0, 0, 0}, colons = 0;
+    for (;; t++) {
+        while (*t == ' ') t++;
+        if (*t == '-' || *t == '+' || (*t >= '0' && *t <= '9')) {
+            char *end;
+            errno = 0;
+            v[colons] = strtoll(t, &end, 10);
+            if (end == t || errno) return NULL;
+            given[colons] = 1;
+            t = end;
+            while (*t == ' ') t++;
+        }
+        if (*t != ':') break;
+        if (++colons > 2) return NULL;
+    }
+    if ((*t && *t != ',') || (!colons && !given[0])) return NULL;
+    for (int i = 0; i < 2; i++)
+        if (given[i] && v[i] < 0) v[i] += size;
+    *one = !colons;
+    if (!colons) v[1] = v[0] + 1;
+    if (v[0] < 0 || v[1] > size || v[0] >= v[1] || v[2] < 1) return NULL;
+    *start = v[0], *step = v[2], *count = (v[1] - v[0] - 1) / v[2] + 1;
+    return t;
+}
+
+/* What the column's slab takes of a dataset; info->shape and numel become those of what is taken. */
+static lks_status take(lks_loader *l, const char *where, array_file *f, const column *c, lksi_h5_info *i, part *p)
+{
+    const char *t = c->slab ? c->slab : "";
+    int ndim = 0;
+    char text[200];
+    *p = (part){.ndim = i->ndim, .whole = 1};
+    shape_text(i, text, sizeof text);
+    i->numel = 1;
+    for (int d = 0; d < p->ndim; d++) {
+        int one = 0;
+        int64_t size = i->shape[d];
+        p->step[d] = 1;
+        p->count[d] = size;
+        if (*t && !(t = parse_entry(t, size, &p->start[d], &p->step[d], &p->count[d], &one)))
+            return lksi_fail(&l->ctx->base, LKS_ERR_ARGUMENT, where,
+                             "%s: \"%s\": entry %d of [...] is no start:stop:step or index within %s of \"%s\"",
+                             f->file.path, c->given, d + 1, text, c->name);
+        if (d == 0 && one)
+            return lksi_fail(&l->ctx->base, LKS_ERR_ARGUMENT, where,
+                             "\"%s\": the first entry of [...] takes samples; it is a range, as in [0:100]", c->given);
+        if (d && p->count[d] != size) p->whole = 0;
+        if (!one) i->shape[ndim++] = p->count[d];
+        if (!lksi_mul_fits(i->numel, p->count[d], &i->numel)) return LKS_ERR_INTERNAL; /* smaller than the whole */
+        if (*t == ',') t++;
+    }
+    if (*t)
+        return lksi_fail(&l->ctx->base, LKS_ERR_SHAPE, where,
+                         "%s: \"%s\": more entries than dataset \"%s\" %s has dims", f->file.path, c->given,
+                         c->name, text);
+    i->ndim = ndim;
+    return LKS_OK;
+}
+
 /* Looks at one column of one file; the first file says what the rest must be like. */
 static lks_status survey(lks_loader *l, const char *where, array_file *f, lksi_h5 *h5, int which, int first)
 {
@@ -183,6 +282,12 @@ static lks_status survey(lks_loader *l, const char *where, array_file *f, lksi_h
     column *c = &s->c[which];
     lksi_h5_info *i = &f->info[which];
     char text[200];
+    if (first && c->slab && lksi_h5_has(h5, c->given)) { /* a name that ends so */
+        lksi_free(b, c->name);
+        lksi_free(b, c->slab);
+        c->slab = NULL;
+        if (!(c->name = lksi_strdup(b, c->given))) return LKS_ERR_MEMORY;
+    }
     TRY(lksi_h5_describe(h5, c->name, i));
     if (i->kind != LKSI_H5_INT && i->kind != LKSI_H5_UINT && i->kind != LKSI_H5_FLOAT)
         return lksi_fail(b, LKS_ERR_DTYPE, where, "%s: dataset \"%s\" does not hold integers or floats", f->file.path,
@@ -190,6 +295,7 @@ static lks_status survey(lks_loader *l, const char *where, array_file *f, lksi_h
     if (i->ndim < 1)
         return lksi_fail(b, LKS_ERR_SHAPE, where, "%s: %s \"%s\" is a single number; [N, ...] is needed", f->file.path,
                          c->what, c->name);
+    TRY(take(l, where, f, c, i, &f->part[which]));
     int scaled = which == 0 && i->kind == LKSI_H5_UINT && i->size == 1;
     lks_dtype dtype = scaled || i->kind == LKSI_H5_FLOAT ? LKS_F32 : LKS_I64;
     if (first) {
@@ -199,12 +305,13 @@ static lks_status survey(lks_loader *l, const char *where, array_file *f, lksi_h
             c->shape[d] = i->shape[d + 1];
             if (!lksi_mul_fits(c->numel, c->shape[d], &c->numel)) return LKS_ERR_INTERNAL; /* describe has checked */
         }
-        c->dtype = dtype;
-        c->scaled = scaled;
+        c->dtype = c->narrow = dtype;
+        c->scaled = c->narrow_scaled = scaled;
         if (c->numel == 0)
             return lksi_fail(b, LKS_ERR_SHAPE, where, "%s: dataset \"%s\" %s has empty samples", f->file.path, c->name,
                              shape_text(i, text, sizeof text));
     }
+    if (i->size > 4 || i->kind != LKSI_H5_FLOAT) c->wide = 1;
     int same = i->ndim == c->ndim + 1 && dtype == c->dtype && scaled == c->scaled;
     for (int d = 0; same && d < c->ndim; d++) same = i->shape[d + 1] == c->shape[d];
     if (!same)
@@ -215,6 +322,22 @@ static lks_status survey(lks_loader *l, const char *where, array_file *f, lksi_h
     return LKS_OK;
 }
 
+/* "u[:-1]" into "u" and ":-1". */
+static lks_status split(lksi_base *b, column *c, const char *given)
+{
+    size_t n = strlen(given);
+    const char *open = n && given[n - 1] == ']' ? strrchr(given, '[') : NULL;
+    c->given = lksi_strdup(b, given);
+    c->name = lksi_strdup(b, given);
+    if (!c->given || !c->name) return LKS_ERR_MEMORY;
+    if (!open || open == given || open + 2 == given + n) return LKS_OK;
+    c->slab = lksi_strdup(b, open + 1);
+    if (!c->slab) return LKS_ERR_MEMORY;
+    c->slab[strlen(c->slab) - 1] = 0;
+    c->name[open - given] = 0;
+    return LKS_OK;
+}
+
 static lks_status array_open(lks_loader *l, int n, const char *const *paths, const char *inputs, const char *targets,
                              double fraction)
 {
@@ -222,7 +345,7 @@ static lks_status array_open(lks_loader *l, int n, const char *const *paths, con
     lksi_base *b = &l->ctx->base;
     char text[2][200];
     if (n < 1 || !paths) return lksi_fail(b, LKS_ERR_ARGUMENT, where, "no files given");
-    if (!inputs || !targets || !*inputs || !*targets)
+    if (!inputs || !*inputs || (targets && !*targets))
         return lksi_fail(b, LKS_ERR_ARGUMENT, where, "the names of the inputs and targets datasets are needed");
     if (!(fraction >= 0 && fraction < 1))
         return lksi_fail(b, LKS_ERR_ARGUMENT, where, "valid_fraction is %g; it must be in [0, 1)", fraction);
@@ -230,10 +353,11 @@ static lks_status array_open(lks_loader *l, int n, const char *const *paths, con
     if (!s) return LKS_ERR_MEMORY;
     l->state = s;
     s->c[0].what = "inputs", s->c[1].what = "targets";
-    s->c[0].name = lksi_strdup(b, inputs);
-    s->c[1].name = lksi_strdup(b, targets);
+    s->columns = targets ? 2 : 1;
+    TRY(split(b, &s->c[0], inputs));
+    if (targets) TRY(split(b, &s->c[1], targets));
     s->f = lksi_alloc(b, n * (int64_t)sizeof *s->f);
-    if (!s->f || !s->c[0].name || !s->c[1].name) return LKS_ERR_MEMORY;
+    if (!s->f) return LKS_ERR_MEMORY;
     for (; s->n < n; s->n++) s->f[s->n].file.fd = -1;
     s->by_offset = 1;
     int64_t total = 0;
@@ -245,11 +369,11 @@ static lks_status array_open(lks_loader *l, int n, const char *const *paths, con
         TRY(lksi_file_open(b, where, paths[i], n <= LKSI_OPEN_FILES, &f->file));
         TRY(lksi_h5_open(b, where, paths[i], &h5));
         lks_status status = LKS_OK, closed;
-        for (int c = 0; c < 2 && status == LKS_OK; c++) status = survey(l, where, f, h5, c, i == 0);
+        for (int c = 0; c < s->columns && status == LKS_OK; c++) status = survey(l, where, f, h5, c, i == 0);
         closed = lksi_h5_close(h5);
         TRY(status);
         TRY(closed);
-        if (f->info[0].shape[0] != f->info[1].shape[0])
+        if (targets && f->info[0].shape[0] != f->info[1].shape[0])
             return lksi_fail(b, LKS_ERR_SHAPE, where, "%s: \"%s\" %s and \"%s\" %s differ in the number of samples",
                              paths[i], inputs, shape_text(&f->info[0], text[0], 200), targets,
                              shape_text(&f->info[1], text[1], 200));
@@ -258,14 +382,16 @@ static lks_status array_open(lks_loader *l, int n, const char *const *paths, con
         if (!lksi_add_fits(total, f->rows, &total)) return lksi_fail(b, LKS_ERR_SHAPE, where, "too many samples");
         h = lksi_fingerprint_name(h, paths[i]);
         h = lksi_fingerprint(h, &f->file.bytes, sizeof f->file.bytes);
-        for (int c = 0; c < 2; c++) {
+        for (int c = 0; c < s->columns; c++) {
             const lksi_h5_info *d = &f->info[c];
+            const part *p = &f->part[c];
             int64_t end = 0;
             h = lksi_fingerprint(h, d->shape, d->ndim * (int64_t)sizeof d->shape[0]);
-            h = lksi_fingerprint_name(h, s->c[c].name);
+            h = lksi_fingerprint_name(h, s->c[c].given);
             if (!f->rows) continue;
-            if (!d->plain || d->offset < 0) s->by_offset = 0;
-            else if (!lksi_mul_fits(d->numel, d->size, &end) || !lksi_add_fits(end, d->offset, &end) ||
+            int64_t last = p->start[0] + (p->count[0] - 1) * p->step[0] + 1;
+            if (!d->plain || d->offset < 0 || !p->whole) s->by_offset = 0;
+            else if (!lksi_mul_fits(last * s->c[c].numel, d->size, &end) || !lksi_add_fits(end, d->offset, &end) ||
                      end > f->file.bytes)
                 return lksi_fail(b, LKS_ERR_CORRUPT, where,
                                  "%s is truncated: dataset \"%s\" ends at byte %lld, the file at %lld", paths[i],
@@ -278,6 +404,10 @@ static lks_status array_open(lks_loader *l, int n, const char *const *paths, con
     l->train = total - l->valid;
     l->input_ndim = s->c[0].ndim;
     memcpy(l->input_shape, s->c[0].shape, sizeof l->input_shape);
+    l->dtype[0] = s->c[0].dtype;
+    l->dtype[1] = s->c[1].dtype;
+    l->target_ndim = targets ? s->c[1].ndim : -1;
+    memcpy(l->target_shape, s->c[1].shape, sizeof l->target_shape);
     l->fingerprint = h;
     if (s->by_offset) {
         int64_t widest[2] = {0, 0}; /* files may differ in the width of their numbers */
@@ -286,7 +416,21 @@ static lks_status array_open(lks_loader *l, int n, const char *const *paths, con
                 if (s->f[i].info[c].size > widest[c]) widest[c] = s->f[i].info[c].size;
         s->c[1].raw_at = s->c[0].numel * widest[0];
         l->source.raw_bytes = s->c[1].raw_at + s->c[1].numel * widest[1];
-        l->source.pieces = 2;
+        l->source.pieces = s->columns;
+    }
+    return LKS_OK;
+}
+
+lks_status lks_loader_set_wide(lks_loader *l, int on)
+{
+    if (!l) return LKS_ERR_ARGUMENT;
+    if (!l->source.host)
+        return lksi_fail(&l->ctx->base, LKS_ERR_ARGUMENT, "lks_loader_set_wide", "a text has no wide numbers");
+    array_state *s = l->state;
+    for (int i = 0; i < s->columns; i++) {
+        column *c = &s->c[i];
+        l->dtype[i] = c->dtype = on && c->wide ? LKS_F64 : on ? LKS_F32 : c->narrow;
+        c->scaled = on ? 0 : c->narrow_scaled;
     }
     return LKS_OK;
 }
@@ -300,7 +444,8 @@ lks_status lks_loader_hdf5(lks_context *ctx, int n, const char *const *paths, co
     lks_status status = LKS_ERR_MEMORY;
     if (l) {
         l->ctx = ctx;
-        l->source = (lksi_source){array_close, 0, 0, array_locate, array_deliver, array_classes};
+        l->source = (lksi_source){array_close, 0, 0, array_locate, array_deliver, array_classes,
+                                  array_host,  array_name};
         status = array_open(l, n, paths, inputs, targets, valid_fraction);
     }
     status = lksi_loader_ready(&l, ctx, "lks_loader_hdf5", status);

@@ -78,20 +78,32 @@ int64_t lks_loader_train_count(const lks_loader *l) { return l ? l->train : LKS_
 int64_t lks_loader_valid_count(const lks_loader *l) { return l ? l->valid : LKS_ERR_ARGUMENT; }
 int lks_loader_input_ndim(const lks_loader *l) { return l ? l->input_ndim : LKS_ERR_ARGUMENT; }
 const int64_t *lks_loader_input_shape(const lks_loader *l) { return l ? l->input_shape : NULL; }
+int lks_loader_target_ndim(const lks_loader *l) { return l ? l->target_ndim : LKS_ERR_ARGUMENT; }
+int64_t lks_loader_target_dim(const lks_loader *l, int dim)
+{
+    if (!l || dim < 0 || dim >= l->target_ndim) return LKS_ERR_ARGUMENT;
+    return l->target_shape[dim];
+}
+lks_dtype lks_loader_dtype(const lks_loader *l, int column)
+{
+    return l && column >= 0 && column < (l->target_ndim < 0 ? 1 : 2) ? l->dtype[column] : LKS_DTYPE_NONE;
+}
 int64_t lks_loader_fingerprint(const lks_loader *l) { return l ? (int64_t)l->fingerprint : LKS_ERR_ARGUMENT; }
 
-/* Sample at place k of an epoch, or at place k of the validation part. */
-static int64_t sample_at(const lks_loader *l, int valid_part, int64_t seed, int64_t epoch, int64_t k)
+/* Sample at place k of an epoch, of the validation part, of the data. */
+int64_t lksi_loader_sample(const lks_loader *l, int part, int64_t seed, int64_t epoch, int64_t k)
 {
-    int64_t s = valid_part ? k : lksi_order(seed, epoch, l->train, k);
+    if (part == LKSI_PART_ALL) return k;
+    int valid = part == LKSI_PART_VALID;
+    int64_t s = valid ? k : lksi_order(seed, epoch, l->train, k);
     if (!l->shuffled_split) return s;
-    return lksi_order(seed, LEAVE_OUT, l->train + l->valid, valid_part ? l->train + s : s);
+    return lksi_order(seed, LEAVE_OUT, l->train + l->valid, valid ? l->train + s : s);
 }
 
 int64_t lks_loader_index(const lks_loader *l, int64_t epoch, int64_t k)
 {
     if (!l || epoch < 0 || k < 0 || k >= l->train) return LKS_ERR_ARGUMENT;
-    return sample_at(l, 0, l->ctx->seed, epoch, k);
+    return lksi_loader_sample(l, LKSI_PART_TRAIN, l->ctx->seed, epoch, k);
 }
 
 int64_t lks_loader_classes(lks_loader *l)
@@ -133,35 +145,64 @@ static lks_status room(lksi_base *b, void *block, int64_t *have, int64_t want, i
     return LKS_OK;
 }
 
-/* Fills a job whose key is set: rows, samples, pieces. */
-static lks_status prepare(lks_loader *l, lksi_job *job)
+/* Pieces of a job whose samples are set. */
+static lks_status locate(lks_loader *l, lksi_job *job)
 {
     lksi_base *b = &l->ctx->base;
-    int64_t n = job->valid_part ? l->valid : l->train, k, first, rows, part = 0, part_rows;
-    int64_t epoch = job->valid_part ? 0 : job->at / n;
-    k = job->valid_part ? job->at : job->at % n;
-    job->total = k >= n ? 0 : n - k < job->batch ? n - k : job->batch;
-    lksi_share(job->total, job->micros, job->micro, &part, &part_rows);
-    lksi_share(part_rows, l->ctx->base.size, l->ctx->base.rank, &first, &rows);
-    job->first = part + first;
-    job->rows = rows;
+    int64_t rows = job->rows, pieces, bytes;
     job->pieces = 0;
     job->error = 0;
-    TRY(room(b, &job->sample, &job->sample_room, rows, (int64_t)sizeof *job->sample));
-    for (int64_t i = 0; i < rows; i++)
-        job->sample[i] = sample_at(l, job->valid_part, job->seed, epoch, k + job->first + i);
     if (!l->source.pieces) return LKS_OK;
-    int64_t pieces, bytes;
     if (!lksi_mul_fits(rows, l->source.pieces, &pieces) || !lksi_mul_fits(rows, l->source.raw_bytes, &bytes))
         return lksi_fail(b, LKS_ERR_MEMORY, "lks_loader", "a batch of %lld rows does not fit in memory",
                          (long long)rows);
     TRY(room(b, &job->piece, &job->piece_room, pieces, (int64_t)sizeof *job->piece));
     TRY(room(b, &job->raw, &job->raw_room, bytes, 1));
     for (int64_t i = 0; i < rows; i++)
-        l->source.locate(l, job->valid_part, job->sample[i], job->raw + i * l->source.raw_bytes,
+        l->source.locate(l, job->part == LKSI_PART_VALID, job->sample[i], job->raw + i * l->source.raw_bytes,
                          job->piece + i * l->source.pieces);
     job->pieces = pieces;
     return LKS_OK;
+}
+
+/* Fills a job whose key is set: rows, samples, pieces. */
+static lks_status prepare(lks_loader *l, lksi_job *job)
+{
+    lksi_base *b = &l->ctx->base;
+    int epochs = job->part == LKSI_PART_TRAIN;
+    int64_t n = (job->part == LKSI_PART_VALID ? 0 : l->train) + (job->part == LKSI_PART_TRAIN ? 0 : l->valid);
+    int64_t epoch = epochs ? job->at / n : 0, k = epochs ? job->at % n : job->at, first, rows, part = 0, part_rows;
+    job->total = k >= n ? 0 : n - k < job->batch ? n - k : job->batch;
+    lksi_share(job->total, job->micros, job->micro, &part, &part_rows);
+    lksi_share(part_rows, l->ctx->base.size, l->ctx->base.rank, &first, &rows);
+    job->first = part + first;
+    job->rows = rows;
+    TRY(room(b, &job->sample, &job->sample_room, rows, (int64_t)sizeof *job->sample));
+    for (int64_t i = 0; i < rows; i++)
+        job->sample[i] = lksi_loader_sample(l, job->part, job->seed, epoch, k + job->first + i);
+    return locate(l, job);
+}
+
+static lks_status read_failed(lks_loader *l, const char *where, const lksi_job *job)
+{
+    return lksi_fail(&l->ctx->base, LKS_ERR_IO, where, "%s cannot be read at byte %lld: %s", job->error_file->path,
+                     (long long)job->error_offset,
+                     job->error < 0 ? "it has become shorter since it was opened" : strerror(job->error));
+}
+
+lks_status lksi_loader_fetch(lks_loader *l, const char *where, lksi_job *job, const int64_t *sample, int64_t rows,
+                             int column)
+{
+    TRY(room(&l->ctx->base, &job->sample, &job->sample_room, rows, (int64_t)sizeof *job->sample));
+    memcpy(job->sample, sample, (size_t)rows * sizeof *sample);
+    job->rows = rows;
+    TRY(locate(l, job));
+    if (l->source.pieces > 1) { /* only those of the column */
+        for (int64_t i = 0; i < rows; i++) job->piece[i] = job->piece[i * l->source.pieces + column];
+        job->pieces = rows;
+    }
+    lksi_job_read(job);
+    return job->error ? read_failed(l, where, job) : LKS_OK;
 }
 
 static int same_key(const lksi_job *a, const lksi_job *b)
@@ -172,10 +213,7 @@ static int same_key(const lksi_job *a, const lksi_job *b)
 
 static lks_status deliver(lks_loader *l, const char *where, lksi_job *job, lks_tensor **input, lks_tensor **target)
 {
-    if (job->error)
-        return lksi_fail(&l->ctx->base, LKS_ERR_IO, where, "%s cannot be read at byte %lld: %s", job->error_file->path,
-                         (long long)job->error_offset,
-                         job->error < 0 ? "it has become shorter since it was opened" : strerror(job->error));
+    if (job->error) return read_failed(l, where, job);
     if (job->rows == 0) return LKS_OK;
     return l->source.deliver(l, where, job, input, target);
 }
@@ -200,7 +238,7 @@ lks_status lks_loader_train(lks_loader *l, int64_t at, int64_t batch, int micro,
         l->job[1] = swap;
     } else {
         job->at = at, job->batch = batch, job->micro = micro, job->micros = micros, job->seed = ctx->seed;
-        job->valid_part = 0;
+        job->part = LKSI_PART_TRAIN;
         TRY(prepare(l, job));
         lksi_job_read(job);
     }
@@ -211,7 +249,7 @@ lks_status lks_loader_train(lks_loader *l, int64_t at, int64_t batch, int micro,
         next->at = more ? at : at + job->total;
         next->batch = batch, next->micros = micros, next->seed = ctx->seed;
         next->micro = more ? micro + 1 : 0;
-        next->valid_part = 0;
+        next->part = LKSI_PART_TRAIN;
         TRY(prepare(l, next));
         lksi_prefetch_submit(l->prefetch, next);
         l->ahead = 1;
@@ -237,11 +275,32 @@ lks_status lks_loader_valid(lks_loader *l, int64_t first, int64_t batch, lks_ten
                          (long long)batch);
     lksi_fault_point(&l->ctx->base, "evaluation");
     lksi_job *job = &l->job[2];
-    job->valid_part = 1;
+    job->part = LKSI_PART_VALID;
     job->at = first, job->batch = batch, job->micro = 0, job->micros = 1, job->seed = l->ctx->seed;
     TRY(prepare(l, job));
     lksi_job_read(job);
     TRY(deliver(l, where, job, input, target));
     *rows = job->rows;
+    return LKS_OK;
+}
+
+lks_status lks_loader_rows(lks_loader *l, int64_t first, int64_t batch, lks_tensor **input, lks_tensor **target,
+                           int64_t *rows, int64_t *begin)
+{
+    static const char where[] = "lks_loader_rows";
+    if (!l || !input || !target || !rows || !begin) return LKS_ERR_ARGUMENT;
+    *input = *target = LKS_NONE;
+    *rows = *begin = 0;
+    if (first < 0 || batch < 1 || !l->source.host)
+        return lksi_fail(&l->ctx->base, LKS_ERR_ARGUMENT, where, "first %lld, batch %lld%s", (long long)first,
+                         (long long)batch, l->source.host ? "" : " of a text");
+    lksi_job *job = &l->job[2];
+    job->part = LKSI_PART_ALL;
+    job->at = first, job->batch = batch, job->micro = 0, job->micros = 1, job->seed = l->ctx->seed;
+    TRY(prepare(l, job));
+    lksi_job_read(job);
+    TRY(deliver(l, where, job, input, target));
+    *rows = job->rows;
+    *begin = first + job->first;
     return LKS_OK;
 }

@@ -31,9 +31,10 @@ typedef struct lksi_piece {
     char *to;
 } lksi_piece;
 
+enum lksi_part { LKSI_PART_TRAIN, LKSI_PART_VALID, LKSI_PART_ALL };
 /* The rows of one batch on their way: which, their pieces, and the memory they go to (a row after the other). */
 typedef struct lksi_job {
-    int valid_part;
+    int part; /* TRAIN, VALID, or ALL: the data as it lies in the files */
     int64_t at, batch, micro, micros, seed; /* key */
     int64_t rows, first, total;             /* first: row in the step's global batch */
     int64_t *sample;                        /* rows */
@@ -68,6 +69,10 @@ typedef struct lksi_source {
     /* Makes the tensors of the job's rows. */
     lks_status (*deliver)(lks_loader *l, const char *where, lksi_job *job, lks_tensor **input, lks_tensor **target);
     int64_t (*classes)(lks_loader *l, lks_status *status); /* of this rank's share, -1 = none */
+    /* Arrays only, else NULL. Host memory of the job's rows of column 0 (inputs) or 1 (targets), with their dtype and
+     * elements a row; NULL: failed. Text for a sample of a column ("u.h5: sample 7 of inputs \"u\""). */
+    void *(*host)(lks_loader *l, const char *where, lksi_job *job, int column, lks_dtype *dtype, int64_t *numel);
+    void (*name)(lks_loader *l, int column, int64_t sample, char *text, int bytes);
 } lksi_source;
 
 struct lks_loader {
@@ -78,6 +83,9 @@ struct lks_loader {
     int64_t train, valid;     /* samples */
     int input_ndim;
     int64_t input_shape[LKS_MAX_DIMS];
+    lks_dtype dtype[2]; /* of inputs and targets as delivered */
+    int target_ndim;    /* -1: no targets */
+    int64_t target_shape[LKS_MAX_DIMS];
     uint64_t fingerprint;
     lksi_prefetch *prefetch;
     lksi_job job[3];          /* the batch asked for, the one read ahead, validation */
@@ -88,6 +96,11 @@ struct lks_loader {
 
 /* At least `bytes` of scratch. */
 void *lksi_loader_scratch(lks_loader *l, int which, int64_t bytes);
+/* Sample at place k of an epoch, of the validation part, of the data. */
+int64_t lksi_loader_sample(const lks_loader *l, int part, int64_t seed, int64_t epoch, int64_t k);
+/* Reads a column of `rows` samples (numbers over the data) into the job, for source.host. */
+lks_status lksi_loader_fetch(lks_loader *l, const char *where, lksi_job *job, const int64_t *sample, int64_t rows,
+                             int column);
 /* FNV-1a over bytes, continued. */
 uint64_t lksi_fingerprint(uint64_t h, const void *data, int64_t bytes);
 uint64_t lksi_fingerprint_name(uint64_t h, const char *path); /* without its folder */

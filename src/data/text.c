@@ -118,6 +118,9 @@ static lks_status text_open(lks_loader *l, int n, const char *const *paths, int6
     l->train = total[0];
     l->valid = total[1];
     l->input_ndim = 1;
+    l->dtype[0] = l->dtype[1] = LKS_I64;
+    l->target_ndim = 1;
+    l->target_shape[0] = T;
     l->input_shape[0] = T;
     l->fingerprint = h;
     l->source.raw_bytes = T + 1;
@@ -133,7 +136,7 @@ lks_status lks_loader_text(lks_context *ctx, int n, const char *const *paths, in
     lks_status status = LKS_ERR_MEMORY;
     if (l) {
         l->ctx = ctx;
-        l->source = (lksi_source){text_close, 0, 1, text_locate, text_deliver, text_classes};
+        l->source = (lksi_source){text_close, 0, 1, text_locate, text_deliver, text_classes, NULL, NULL};
         status = text_open(l, n, paths, seq_len, valid_fraction);
     }
     status = lksi_loader_ready(&l, ctx, "lks_loader_text", status);

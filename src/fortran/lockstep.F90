@@ -44,6 +44,9 @@ module lockstep
     type, public :: lks_loader
         type(c_ptr) :: p = c_null_ptr
     end type
+    type, public :: lks_output
+        type(c_ptr) :: p = c_null_ptr
+    end type
     type, public :: lks_checkpoint
         type(c_ptr) :: p = c_null_ptr
     end type

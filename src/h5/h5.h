@@ -46,6 +46,9 @@ lks_status lksi_h5_read_rows(lksi_h5 *f, const char *path, int64_t first, int64_
 /* The same for a box: start and count have as many entries as the dataset has dimensions. */
 lks_status lksi_h5_read_box(lksi_h5 *f, const char *path, const int64_t *start, const int64_t *count, lks_dtype dtype,
                             void *out);
+/* The same with every step-th element of each dim (count: elements that are read). */
+lks_status lksi_h5_read_slab(lksi_h5 *f, const char *path, const int64_t *start, const int64_t *step,
+                             const int64_t *count, lks_dtype dtype, void *out);
 /* A fixed-length text dataset, freed with lksi_free. */
 lks_status lksi_h5_read_text(lksi_h5 *f, const char *path, char **text);
 /* Names of the links of a group, in order of name. A stop by fn's status ends with it. */
@@ -75,6 +78,9 @@ lks_status lksi_h5_put_text(lksi_h5 *f, const char *path, const char *text);
 lks_status lksi_h5_set_i64(lksi_h5 *f, const char *path, const char *name, int64_t value);
 lks_status lksi_h5_set_f64(lksi_h5 *f, const char *path, const char *name, double value);
 lks_status lksi_h5_set_text(lksi_h5 *f, const char *path, const char *name, const char *text);
+/* Gives the object at to_path the attributes of that at from_path, over those of the same name; references, and what is
+ * too large for an object's head (64 KiB), stay behind. */
+lks_status lksi_h5_copy_attributes(lksi_h5 *from, const char *from_path, lksi_h5 *to, const char *to_path);
 /* Closes the file; what HDF5 wrote is in *image, *bytes is the size of the file. Frees f also on failure. */
 lks_status lksi_h5_finish(lksi_h5 *f, lksi_h5_image **image, int64_t *bytes);
 

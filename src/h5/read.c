@@ -275,6 +275,12 @@ lks_status lksi_h5_describe(lksi_h5 *f, const char *path, lksi_h5_info *info)
 lks_status lksi_h5_read_box(lksi_h5 *f, const char *path, const int64_t *start, const int64_t *count, lks_dtype dtype,
                             void *out)
 {
+    return lksi_h5_read_slab(f, path, start, NULL, count, dtype, out);
+}
+
+lks_status lksi_h5_read_slab(lksi_h5 *f, const char *path, const int64_t *start, const int64_t *step,
+                             const int64_t *count, lks_dtype dtype, void *out)
+{
     lksi_h5_session s;
     char why[256] = "";
     lksi_h5_enter(&s);
@@ -284,12 +290,13 @@ lks_status lksi_h5_read_box(lksi_h5 *f, const char *path, const int64_t *start, 
     if (found) space = H5Dget_space(d);
     int ndim = space >= 0 ? H5Sget_simple_extent_ndims(space) : -1;
     if (ndim >= 0 && ndim <= LKS_MAX_DIMS) {
-        hsize_t first[LKS_MAX_DIMS], size[LKS_MAX_DIMS];
-        for (int i = 0; i < ndim; i++) first[i] = (hsize_t)start[i], size[i] = (hsize_t)count[i];
+        hsize_t first[LKS_MAX_DIMS], size[LKS_MAX_DIMS], stride[LKS_MAX_DIMS];
+        for (int i = 0; i < ndim; i++)
+            first[i] = (hsize_t)start[i], size[i] = (hsize_t)count[i], stride[i] = step ? (hsize_t)step[i] : 1;
         mem = ndim ? H5Screate_simple(ndim, size, NULL) : H5Screate(H5S_SCALAR);
         type = lksi_h5_memory_type(dtype);
         if (mem >= 0 && type >= 0 &&
-            (!ndim || H5Sselect_hyperslab(space, H5S_SELECT_SET, first, NULL, size, NULL) >= 0))
+            (!ndim || H5Sselect_hyperslab(space, H5S_SELECT_SET, first, stride, size, NULL) >= 0))
             ok = H5Dread(d, type, mem, space, H5P_DEFAULT, out);
         if (ok < 0) lksi_h5_reason(why, sizeof why);
     }

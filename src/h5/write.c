@@ -4,6 +4,7 @@
  * times are off and everything is fixed-length, so that two files of the same content are the same bytes.
  */
 #include "h5/inside.h"
+#include <stdlib.h>
 #include <string.h>
 
 hid_t lksi_h5_file_type(lks_dtype dtype)
@@ -226,6 +227,60 @@ lks_status lksi_h5_set_text(lksi_h5 *f, const char *path, const char *name, cons
     lksi_h5_session s;
     lksi_h5_enter(&s);
     lks_status status = set(f, path, name, text_type(strlen(text)), text_type(strlen(text)), text);
+    lksi_h5_leave(&s);
+    return status;
+}
+
+#if H5_VERSION_GE(1, 12, 0)
+#define RECLAIM H5Treclaim
+#else
+#define RECLAIM H5Dvlen_reclaim
+#endif
+
+/* One attribute, the object it goes to. Failures leave it behind. */
+static herr_t copy_one(hid_t from, const char *name, const H5A_info_t *info, void *user)
+{
+    hid_t to = *(hid_t *)user, a = H5Aopen(from, name, H5P_DEFAULT), b = -1, type = -1, space = -1;
+    (void)info;
+    hid_t held = a >= 0 ? H5Aget_type(a) : -1;
+    hsize_t bytes = a >= 0 ? H5Aget_storage_size(a) : 0;
+    if (held >= 0) type = H5Tcopy(held);
+    if (a >= 0) space = H5Aget_space(a);
+    if (type >= 0 && space >= 0 && bytes < 60000 && H5Tdetect_class(type, H5T_REFERENCE) <= 0) {
+        hssize_t n = H5Sget_simple_extent_npoints(space);
+        size_t size = H5Tget_size(type);
+        void *value = n >= 0 && size ? calloc((size_t)n + 1, size) : NULL;
+        if (value && (n == 0 || H5Aread(a, type, value) >= 0)) {
+            if (H5Aexists(to, name) > 0) H5Adelete(to, name);
+            b = H5Acreate2(to, name, type, space, H5P_DEFAULT, H5P_DEFAULT);
+            if (b >= 0 && n > 0 && H5Awrite(b, type, value) < 0) {
+                H5Aclose(b);
+                b = -1;
+                H5Adelete(to, name);
+            }
+            if (n > 0) RECLAIM(type, space, H5P_DEFAULT, value);
+        }
+        free(value);
+    }
+    if (b >= 0) H5Aclose(b);
+    if (space >= 0) H5Sclose(space);
+    if (type >= 0) H5Tclose(type);
+    if (held >= 0) H5Tclose(held);
+    if (a >= 0) H5Aclose(a);
+    return 0;
+}
+
+lks_status lksi_h5_copy_attributes(lksi_h5 *from, const char *from_path, lksi_h5 *to, const char *to_path)
+{
+    lksi_h5_session s;
+    lks_status status = LKS_OK;
+    hsize_t at = 0;
+    lksi_h5_enter(&s);
+    hid_t a = H5Oopen(from->file, from_path, H5P_DEFAULT), b = H5Oopen(to->file, to_path, H5P_DEFAULT);
+    if (a < 0 || b < 0 || H5Aiterate2(a, H5_INDEX_NAME, H5_ITER_INC, &at, copy_one, &b) < 0)
+        status = broken(to, "the attributes of", to_path);
+    if (a >= 0) H5Oclose(a);
+    if (b >= 0) H5Oclose(b);
     lksi_h5_leave(&s);
     return status;
 }

@@ -8,7 +8,7 @@ _lockstep()
     COMPREPLY=()
     case $COMP_CWORD:${COMP_WORDS[1]} in
     1:*) words=$("$program" --help 2>/dev/null | sed -n 's/^  \([a-z]*\)  .*/\1/p') ;;
-    2:train) words="lm classify" ;;
+    2:train) words="lm classify regress" ;;
     2:checkpoint) words="list verify diff" ;;
     *)
         case ${COMP_WORDS[1]} in train | checkpoint) call+=("${COMP_WORDS[2]}") ;; esac

@@ -12,14 +12,14 @@ int cmd_evaluate(int argc, const char **argv)
         stop = 0;
     if (code) return code;
     if (o.operands != 1) return usage_error("evaluate needs one run folder or checkpoint file");
-    double loss, accuracy;
+    double loss, score;
     if (!(code = job_open(&j, &o)) && !(code = restore_model(&j, &o, o.operand[0], 1)) &&
         lks_loader_valid_count(j.loader) < 1)
         code = usage_error("no sample of --data is set aside for validation (--valid-fraction is %g)",
                            opt_real(&o, valid_fraction));
-    if (!code && !(code = job_validate(&j, opt_whole(&o, batch), &loss, &accuracy, &stop)) && lks_rank(j.ctx) == 0) {
+    if (!code && !(code = job_validate(&j, opt_whole(&o, batch), &loss, &score, &stop)) && lks_rank(j.ctx) == 0) {
         printf("validation loss %.6f over %lld samples", loss, (long long)lks_loader_valid_count(j.loader));
-        if (!j.lm) printf(", accuracy %.2f %%", 100 * accuracy);
+        if (j.task != LM) printf(", %s %.2f %%", j.task == REGRESS ? "error" : "accuracy", 100 * score);
         printf("\n");
     }
     job_close(&j);

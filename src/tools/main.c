@@ -10,9 +10,10 @@
 #include <unistd.h>
 
 static const struct { const char *name; int (*run)(int, const char **); const char *about; } commands[] = {
-    {"train", cmd_train, "train lm|classify: train a model on text or images"},
+    {"train", cmd_train, "train lm|classify|regress: train a model on text, images, fields"},
     {"sample", cmd_sample, "make text with a trained language model"},
-    {"evaluate", cmd_evaluate, "validation loss (and accuracy) of a checkpoint"},
+    {"evaluate", cmd_evaluate, "validation loss (and accuracy or error) of a checkpoint"},
+    {"predict", cmd_predict, "what a trained regression says of new data, as HDF5"},
     {"checkpoint", cmd_checkpoint, "checkpoint list|verify|diff: look at checkpoints"},
     {"plot", cmd_plot, "draw the metrics of runs into a PNG"},
     {"info", cmd_info, "what was built, devices, the table of ops"},

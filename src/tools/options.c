@@ -172,15 +172,15 @@ static const char *nearest(const char *name, int command, int except)
 static int unknown_option(const char *bad, int command)
 {
     static const struct { int command; const char *name;
-    } names[] = {{LM, "train lm"},   {CLASSIFY, "train classify"},
-                 {SAMPLE, "sample"}, {EVALUATE, "evaluate"},
-                 {PLOT, "plot"},     {INFO, "info"}};
+    } names[] = {{LM, "train lm"},     {CLASSIFY, "train classify"}, {REGRESS, "train regress"},
+                 {SAMPLE, "sample"},   {EVALUATE, "evaluate"},       {PREDICT, "predict"},
+                 {PLOT, "plot"},       {INFO, "info"}};
     char name[64] = "", of[128] = "";
     while (*bad == '-') bad++;
     size_t len = strcspn(bad, "=");
     snprintf(name, sizeof name, "%.*s", (int)(len < 63 ? len : 63), bad);
     for (int i = 0; i < OPT_COUNT; i++)
-        for (int k = 0; k < 6 && !strcmp(name, rows[i].name); k++)
+        for (int k = 0; k < (int)(sizeof names / sizeof *names) && !strcmp(name, rows[i].name); k++)
             if (option_applies(i, names[k].command))
                 snprintf(of + strlen(of), sizeof of - strlen(of), "%s%s", of[0] ? ", " : "", names[k].name);
     if (of[0]) return usage_error("unknown option --%s here; it goes with %s", name, of);

@@ -68,10 +68,10 @@ static int write_settings(job *j, const char *dir)
     char path[4096], temporary[4200];
     json_t *root = json_object(), *set = json_object(), *built = json_object();
     for (int i = 0; i < OPT_COUNT; i++)
-        if (option_applies(i, j->lm ? LM : CLASSIFY)) json_object_set_new(set, option_name(i), setting(j->o, i));
+        if (option_applies(i, j->task)) json_object_set_new(set, option_name(i), setting(j->o, i));
     for (int i = 0; i < lks_build_count(); i++)
         json_object_set_new(built, lks_build_name(i), json_string(lks_build_value(i)));
-    json_object_set_new(root, "task", json_string(j->lm ? "lm" : "classify"));
+    json_object_set_new(root, "task", json_string(job_task_name(j->task)));
     json_object_set_new(root, "ranks", json_integer(lks_size(j->ctx)));
     json_object_set_new(root, "device", json_string(lks_device_description(j->ctx)));
     json_object_set_new(root, "parameters", json_integer(lks_params_numel(j->ps)));
@@ -164,7 +164,7 @@ int run_log(const metrics *m)
     json_object_set_new(o, "step", json_integer(m->step));
     json_object_set_new(o, "loss", number(m->loss));
     if (m->has_valid) json_object_set_new(o, "valid_loss", number(m->valid_loss));
-    if (m->has_valid && m->has_accuracy) json_object_set_new(o, "valid_accuracy", number(m->valid_accuracy));
+    if (m->has_valid && m->score) json_object_set_new(o, m->score, number(m->valid_score));
     json_object_set_new(o, "lr", number(m->lr));
     json_object_set_new(o, "scale", number(m->scale));
     json_object_set_new(o, "skipped", json_integer(m->skipped));
@@ -180,11 +180,11 @@ int run_lacks_valid(int64_t step)
     return run.last && json_integer_value(json_object_get(run.last, "step")) == step;
 }
 
-int run_add_valid(const char *dir, int64_t step, double loss, double accuracy, int has_accuracy)
+int run_add_valid(const char *dir, int64_t step, double loss, double score, const char *name)
 {
     char path[4096];
     json_object_set_new(run.last, "valid_loss", number(loss));
-    if (has_accuracy) json_object_set_new(run.last, "valid_accuracy", number(accuracy));
+    if (name) json_object_set_new(run.last, name, number(score));
     snprintf(path, sizeof path, "%s/metrics.jsonl", dir);
     fclose(run.metrics);
     int error = cut_metrics(path, step - 1);
@@ -203,8 +203,9 @@ void run_progress(const metrics *m, int64_t total, double left, int validated)
     char line[256];
     int n = snprintf(line, sizeof line, "step %lld/%lld  loss %.4f", (long long)m->step, (long long)total, m->loss);
     if (validated) n += snprintf(line + n, sizeof line - (size_t)n, "  valid %.4f", m->valid_loss);
-    if (validated && m->has_accuracy)
-        n += snprintf(line + n, sizeof line - (size_t)n, " (%.2f %%)", 100 * m->valid_accuracy);
+    if (validated && m->score)
+        n += snprintf(line + n, sizeof line - (size_t)n, " (%s%.2f %%)",
+                      !strcmp(m->score, "valid_error") ? "error " : "", 100 * m->valid_score);
     if (m->has_tokens) n += snprintf(line + n, sizeof line - (size_t)n, "  %.0f tokens/s", m->tokens_per_s);
     else n += snprintf(line + n, sizeof line - (size_t)n, "  %.0f samples/s", m->samples_per_s);
     if (m->scale != 1) n += snprintf(line + n, sizeof line - (size_t)n, "  scale %g", m->scale);

@@ -36,7 +36,8 @@ int restore_model(job *j, options *o, const char *name, int data)
     if (lks_checkpoint_create(j->ctx, &j->ckpt) != LKS_OK) return job_fail(j, "reading the checkpoint");
     if (lks_checkpoint_peek(j->ckpt, path) != LKS_OK) return job_fail(j, "reading the checkpoint");
     if ((code = job_recall(j, o, j->ckpt))) return code;
-    if (!data && !j->lm) return usage_error("%s is no language model", name);
+    if (!data && j->task != LM) return usage_error("%s is no language model", name);
+    if (j->no_targets && j->task != REGRESS) return usage_error("%s was not made by `train regress`", name);
     if (data && (code = job_data(j, opt_real(o, valid_fraction)))) return code;
     if ((code = job_model(j))) return code;
     if (lks_checkpoint_set_params(j->ckpt, j->ps) != LKS_OK || lks_checkpoint_load(j->ckpt, path, NULL, NULL) != LKS_OK)

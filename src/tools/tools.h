@@ -10,8 +10,10 @@
 
 #include <stdio.h>
 
-enum { LM = 1, CLASSIFY = 2, SAMPLE = 4, EVALUATE = 8, CHECKPOINT = 16, PLOT = 32, INFO = 64, SHAPE = 128 };
-#define TRAIN (LM + CLASSIFY)
+enum { LM = 1, CLASSIFY = 2, SAMPLE = 4, EVALUATE = 8, CHECKPOINT = 16, PLOT = 32, INFO = 64, SHAPE = 128,
+       REGRESS = 256, PREDICT = 512, WATCH = 1024 };
+#define ARRAYS (CLASSIFY + REGRESS)
+#define TRAIN (LM + ARRAYS)
 
 enum { EXIT_DONE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_STOPPED = 85 };
 
@@ -61,9 +63,20 @@ int speaks(void);
 int usage_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* --- job.c: context and model from options --- */
+/* What a regression is about; regress.c. Shapes are those of a sample. */
+typedef struct fields {
+    int dims, ndim[2];                   /* spatial dims; dims of inputs and targets, -1: not there */
+    int stored_known, stored_ndim[2];    /* of the checkpoint */
+    int64_t shape[2][LKS_MAX_DIMS], stored[2][LKS_MAX_DIMS], numel[2], groups[2];
+    lks_dtype target_dtype;
+    lks_tensor *mean[2], *scale[2]; /* buffers of the parameter set, float64 [groups] */
+} fields;
+
 typedef struct job {
     options *o;
-    int lm; /* else classify */
+    int task;       /* LM, CLASSIFY or REGRESS */
+    int no_targets; /* predict: inputs only, all of them */
+    fields f;
     lks_context *ctx;
     lks_loader *loader;
     lks_params *ps;
@@ -83,26 +96,42 @@ void job_close(job *j);
 /* Prints the context's error with what was being done; returns EXIT_FAILED. Every rank may call it: all with a cause of
  * their own speak, those that only heard of another's failure do not. */
 int job_fail(job *j, const char *doing);
-/* loss (0-dim, sum over rows; NULL on failure) and, when correct is not NULL, the number of right answers (0-dim). */
-lks_tensor *job_loss(job *j, lks_tensor *input, lks_tensor *target, lks_tensor **correct);
-/* Mean loss and accuracy over the validation part, over all ranks. *stop: set when a signal asked to stop meanwhile. */
-int job_validate(job *j, int64_t batch, double *loss, double *accuracy, int *stop);
+const char *job_task_name(int task); /* "lm" */
+/* loss (0-dim, sum over rows; NULL on failure) and, when score is not NULL, what the score is made of, float64 [2]:
+ * right answers and 0; or the sums of squares of error and targets. */
+lks_tensor *job_loss(job *j, lks_tensor *input, lks_tensor *target, lks_tensor **score);
+/* Mean loss and score (accuracy; or error relative to the targets, root of the ratio of sums of squares) over the
+ * validation part, over all ranks. *stop: set when a signal asked to stop meanwhile. */
+int job_validate(job *j, int64_t batch, double *loss, double *score, int *stop);
 /* Options and class count into / from the checkpoint object. */
 int job_remember(job *j);
 int job_recall(job *j, options *o, lks_checkpoint *c);
 
+/* --- regress.c: fields in, fields or vectors out --- */
+/* From the loader: shapes, model and its size where the options leave them open. 0 or an exit code. */
+int regress_shapes(job *j);
+int regress_model(job *j);
+/* Means and scales from the training part into their buffers; refuses numbers that are not finite. */
+int regress_normalize(job *j);
+lks_tensor *regress_loss(job *j, lks_tensor *input, lks_tensor *target, lks_tensor **score);
+/* Predictions for a batch, in the units of the targets, [n, shape of a target]. */
+lks_tensor *regress_predict(job *j, lks_tensor *input);
+int regress_remember(job *j);
+int regress_recall(job *j, lks_checkpoint *c);
+
 /* --- run.c: the folder of a run --- */
 typedef struct metrics {
     int64_t step, skipped;
-    double loss, valid_loss, valid_accuracy, lr, scale, grad_norm, samples_per_s, tokens_per_s, seconds;
-    int has_valid, has_accuracy, has_tokens;
+    double loss, valid_loss, valid_score, lr, scale, grad_norm, samples_per_s, tokens_per_s, seconds;
+    int has_valid, has_tokens;
+    const char *score; /* "valid_accuracy", "valid_error", NULL */
 } metrics;
 int run_open(job *j, const char *dir, int fresh,
              int64_t from_step); /* rank 0: folders, run.json, metrics cut to from_step */
 int run_log(const metrics *m);
 /* Does the step's line of metrics, the last one, lack a validation? Adding it; both after run_open. */
 int run_lacks_valid(int64_t step);
-int run_add_valid(const char *dir, int64_t step, double loss, double accuracy, int has_accuracy);
+int run_add_valid(const char *dir, int64_t step, double loss, double score, const char *name);
 void run_progress(const metrics *m, int64_t total, double seconds_left, int validated);
 void run_close(void);
 int run_used(const char *dir);
@@ -111,6 +140,7 @@ int run_used(const char *dir);
 int cmd_train(int argc, const char **argv);
 int cmd_sample(int argc, const char **argv);
 int cmd_evaluate(int argc, const char **argv);
+int cmd_predict(int argc, const char **argv);
 int cmd_checkpoint(int argc, const char **argv);
 int cmd_plot(int argc, const char **argv);
 int cmd_info(int argc, const char **argv);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * train.c - lockstep train lm|classify: the training loop. What the host wants to know of step k it asks for at step k
- * + 2, so that no step waits for its own result; before a checkpoint, a validation and the end the rest is fetched.
+ * train.c - lockstep train lm|classify|regress: the training loop. What the host wants to know of step k it asks for at
+ * step k + 2, so that no step waits for its own result; before a checkpoint, a validation and the end the rest is
+ * fetched.
  */
 #include "tools/restore.h"
 
@@ -20,7 +21,7 @@ typedef struct pending {
     int tickets;
     double weight, begun, ended;
     int wanted, valid; /* to be logged; valid_loss known */
-    double valid_loss, valid_accuracy;
+    double valid_loss, valid_score;
 } pending;
 
 typedef struct training {
@@ -32,7 +33,7 @@ typedef struct training {
     int64_t window_samples;
     char dir[3000], checkpoints[3072];
     int stop, failed, validated; /* validated: last_valid is of the step t->step */
-    double last_valid, last_accuracy;
+    double last_valid, last_score;
 } training;
 
 static double now(void)
@@ -54,16 +55,15 @@ static int with_momentum(const options *o)
     return is_optimizer(o, "sgd") || is_optimizer(o, "lars");
 }
 
-static int settle(options *o, int lm)
+static int settle(options *o, int task)
 {
+    int lm = task == LM, mlp = !strcmp(opt_text(o, model) ? opt_text(o, model) : "", "mlp");
     struct { int id; const char *text;
     } preset[] = {
         {OPT_valid_fraction, lm ? "0.1" : "0.2"},
-        {OPT_batch, lm ? "16" : "64"},
-        {OPT_layers, lm ? "4" : "2"},
-        {OPT_dim, lm ? "128"
-                  : !strcmp(opt_text(o, model) ? opt_text(o, model) : "", "mlp") ? "256"
-                                                                                 : "32"},
+        {OPT_batch, lm ? "16" : task == CLASSIFY ? "64" : "32"},
+        {OPT_inputs, task == CLASSIFY ? "images" : "inputs"},
+        {OPT_targets, task == CLASSIFY ? "labels" : "targets"},
         {OPT_lr, with_momentum(o)                                           ? "0.1"
                  : is_optimizer(o, "rmsprop") || is_optimizer(o, "adagrad") ? "0.01"
                                                                             : "0.001"},
@@ -71,6 +71,12 @@ static int settle(options *o, int lm)
     };
     for (size_t i = 0; i < sizeof preset / sizeof *preset; i++)
         if (o->v[preset[i].id].from <= 0) options_set(o, preset[i].id, preset[i].text, 0);
+    /* A regression's model hangs on its data: regress_shapes. */
+    if (task == CLASSIFY && o->v[OPT_model].from <= 0) options_set(o, OPT_model, "cnn", 0);
+    if (task != REGRESS && o->v[OPT_layers].from <= 0) options_set(o, OPT_layers, lm ? "4" : "2", 0);
+    if (task != REGRESS && o->v[OPT_dim].from <= 0) options_set(o, OPT_dim, lm ? "128" : mlp ? "256" : "32", 0);
+    if (task == CLASSIFY && !strcmp(opt_text(o, model), "unet"))
+        return usage_error("--model unet goes with train regress; a classifier is cnn or mlp");
     /* The command line wins over the file here, too. */
     if (o->v[OPT_steps].from == 2 && o->v[OPT_epochs].from == 1) o->v[OPT_epochs].from = -1;
     if (o->v[OPT_epochs].from == 2 && o->v[OPT_steps].from == 1) o->v[OPT_steps].from = -1;
@@ -143,7 +149,7 @@ static int optimizer(training *t)
         s = lks_autocast_set_table(j->ctx,
                                    !strcmp(opt_text(o, autocast_policy), "cuda") ? LKS_TABLE_CUDA : LKS_TABLE_CPU);
     if (s == LKS_OK) s = lks_dp_create(j->ps, 0, &j->dp);
-    if (s == LKS_OK) s = lks_dp_set_nominal(j->dp, (double)t->batch * (double)(j->lm ? j->seq_len : 1));
+    if (s == LKS_OK) s = lks_dp_set_nominal(j->dp, (double)t->batch * (double)(j->task == LM ? j->seq_len : 1));
     return s == LKS_OK ? 0 : job_fail(j, "setting up the optimizer");
 }
 
@@ -177,7 +183,7 @@ static int compare_options(training *t)
     const char *was;
     for (int i = 0; i < OPT_COUNT; i++) {
         char key[64], is[256];
-        if (!option_applies(i, j->lm ? LM : CLASSIFY)) continue;
+        if (!option_applies(i, j->task)) continue;
         snprintf(key, sizeof key, "option.%s", option_name(i));
         if (lks_checkpoint_get_text(j->ckpt, key, &was) != LKS_OK) {
             lks_error_clear(j->ctx);
@@ -234,8 +240,8 @@ static int resume(training *t, int *resumed)
     }
     if (lks_checkpoint_peek(j->ckpt, path) != LKS_OK) return job_fail(j, "resuming");
     const char *task;
-    if (lks_checkpoint_get_text(j->ckpt, "task", &task) != LKS_OK || strcmp(task, j->lm ? "lm" : "classify"))
-        return usage_error("%s was not made by `train %s`", path, j->lm ? "lm" : "classify");
+    if (lks_checkpoint_get_text(j->ckpt, "task", &task) != LKS_OK || strcmp(task, job_task_name(j->task)))
+        return usage_error("%s was not made by `train %s`", path, job_task_name(j->task));
     int code = compare_options(t);
     if (code) return code;
     if (lks_checkpoint_load(j->ckpt, path, NULL, NULL) != LKS_OK) return job_fail(j, "resuming");
@@ -264,13 +270,18 @@ static int resume(training *t, int *resumed)
 
 /* --- outcomes --- */
 
+static const char *score_name(const job *j)
+{
+    return j->task == LM ? NULL : j->task == CLASSIFY ? "valid_accuracy" : "valid_error";
+}
+
 /* Fetches the oldest outstanding step. Collective when it is logged. */
 static int settle_oldest(training *t)
 {
     job *j = &t->j;
     pending *p = &t->queue[t->head++ % PENDING];
-    metrics m = {.step = p->step, .has_tokens = j->lm, .has_accuracy = !j->lm, .has_valid = p->valid,
-                 .valid_loss = p->valid_loss, .valid_accuracy = p->valid_accuracy};
+    metrics m = {.step = p->step, .has_tokens = j->task == LM, .score = score_name(j), .has_valid = p->valid,
+                 .valid_loss = p->valid_loss, .valid_score = p->valid_score};
     int outcome;
     lks_status s = lks_optim_report(j->opt, p->attempt, &outcome, &m.grad_norm, &m.scale, &m.lr, NULL, &m.skipped);
     if (s == LKS_ERR_FLOOR && lks_rank(j->ctx) == 0) fprintf(stderr, "lockstep: %s\n", lks_error(j->ctx));
@@ -319,7 +330,7 @@ static lks_status one_step(training *t, pending *p)
         lks_status here =
             lks_loader_train(j->loader, t->position, t->batch, (int)m, (int)t->accumulate, &in, &target, &rows, &all);
         if (here == LKS_OK) total = all;
-        double weight = (double)rows * (double)(j->lm ? j->seq_len : 1);
+        double weight = (double)rows * (double)(j->task == LM ? j->seq_len : 1);
         if (here == LKS_OK && rows) {
             loss = job_loss(j, in, target, NULL);
             if (loss) p->ticket[p->tickets] = lks_item_later(loss);
@@ -360,11 +371,12 @@ static int validate_late(training *t)
     if (!validation_due(t)) return 0;
     if (lks_reduce_i64(j->ctx, &lacks, 1, LKS_MAX) != LKS_OK) return job_fail(j, "validating");
     if (!lacks && t->step < t->steps) return 0;
-    int code = job_validate(j, t->batch, &t->last_valid, &t->last_accuracy, &t->stop);
+    int code = job_validate(j, t->batch, &t->last_valid, &t->last_score, &t->stop);
     if (code || t->stop) return code;
     t->validated = 1;
     int64_t bad = 0;
-    if (lacks && lks_rank(j->ctx) == 0) bad = run_add_valid(t->dir, t->step, t->last_valid, t->last_accuracy, !j->lm);
+    if (lacks && lks_rank(j->ctx) == 0)
+        bad = run_add_valid(t->dir, t->step, t->last_valid, t->last_score, score_name(j));
     if (lks_reduce_i64(j->ctx, &bad, 1, LKS_MAX) != LKS_OK) return job_fail(j, "validating");
     return bad ? EXIT_FAILED : 0;
 }
@@ -395,12 +407,12 @@ static int loop(training *t)
         t->stop |= all == 1;
         int last = t->step == t->steps;
         if (validation_due(t) && !t->stop) {
-            double loss, accuracy;
-            if ((code = job_validate(j, t->batch, &loss, &accuracy, &t->stop))) return code;
+            double loss, score;
+            if ((code = job_validate(j, t->batch, &loss, &score, &t->stop))) return code;
             if (!t->stop) {
                 p->wanted = p->valid = t->validated = 1;
                 p->valid_loss = t->last_valid = loss;
-                p->valid_accuracy = t->last_accuracy = accuracy;
+                p->valid_score = t->last_score = score;
             }
             if ((code = settle_all(t))) return code;
             t->window_begun = now();
@@ -435,7 +447,8 @@ static int finish(training *t, int code)
         printf("done: %lld steps", (long long)t->step);
         if (t->validated) printf(", validation loss %.4f", t->last_valid);
         else printf(", no validation: no sample was set aside");
-        if (t->validated && !j->lm) printf(", accuracy %.2f %%", 100 * t->last_accuracy);
+        if (t->validated && j->task != LM)
+            printf(", %s %.2f %%", j->task == REGRESS ? "error" : "accuracy", 100 * t->last_score);
         printf("\n");
     }
     printf("checkpoints in %s%s%s\n", t->checkpoints, drawn ? ", plot in " : "", drawn ? image : "");
@@ -447,24 +460,27 @@ int cmd_train(int argc, const char **argv)
     static options o;
     static training t;
     const char *what = argc > 2 ? argv[2] : "";
-    int lm = !strcmp(what, "lm");
-    if (!lm && strcmp(what, "classify")) {
+    static const int tasks[] = {LM, CLASSIFY, REGRESS};
+    int task = 0;
+    for (int i = 0; i < 3; i++)
+        if (!strcmp(what, job_task_name(tasks[i]))) task = tasks[i];
+    if (!task) {
         if (!strcmp(what, "--help")) {
-            printf("usage: lockstep train lm|classify [options]\n\n`lockstep train lm --help` lists the options.\n");
+            printf("usage: lockstep train lm|classify|regress [options]\n\n"
+                   "`lockstep train lm --help` lists the options.\n");
             return EXIT_DONE;
         }
-        return usage_error("train what? lm or classify, not \"%s\"", what);
+        return usage_error("train what? lm, classify or regress, not \"%s\"", what);
     }
-    int code = options_parse(&o, lm ? LM : CLASSIFY,
-                             lm ? "lockstep train lm --data FILE... [options]"
-                                : "lockstep train classify --data FILE... [options]",
-                             argc, argv, 3);
+    char line[80];
+    snprintf(line, sizeof line, "lockstep train %s --data FILE... [options]", what);
+    int code = options_parse(&o, task, line, argc, argv, 3);
     if (code) return code;
     if (o.operands) return usage_error("unexpected word \"%s\" (files are given with --data)", o.operand[0]);
-    if ((code = settle(&o, lm))) return code;
+    if ((code = settle(&o, task))) return code;
     job *j = &t.j;
     j->o = &o;
-    j->lm = lm;
+    j->task = task;
     if (strlen(opt_text(&o, out)) >= sizeof t.dir) return usage_error("--out is too long");
     snprintf(t.dir, sizeof t.dir, "%s", opt_text(&o, out));
     snprintf(t.checkpoints, sizeof t.checkpoints, "%s/checkpoints", t.dir);
@@ -478,7 +494,8 @@ int cmd_train(int argc, const char **argv)
     if (!(code = job_open(j, &o)) && !(code = job_data(j, opt_real(&o, valid_fraction)))) {
         settle_steps(&t);
         if (!(code = job_model(j)) && !(code = optimizer(&t)) && !(code = checkpoint_object(&t)) &&
-            !(code = resume(&t, &resumed))) {
+            !(code = resume(&t, &resumed)) &&
+            (resumed || task != REGRESS || !(code = regress_normalize(j)))) {
             int64_t bad = lks_rank(j->ctx) == 0 ? run_open(j, t.dir, !resumed, t.step) : 0;
             if (lks_reduce_i64(j->ctx, &bad, 1, LKS_MAX) != LKS_OK || bad) code = EXIT_FAILED;
             if (!code && lks_rank(j->ctx) == 0)
