@@ -399,22 +399,18 @@ static void results(const char *dir)
     lks_output *o = NULL;
     int64_t shape[3] = {37, 3, 2}, first = lks_rank(ctx) * 37 / lks_size(ctx),
             end = (lks_rank(ctx) + 1) * 37 / lks_size(ctx);
-    int64_t mine[3] = {end - first, 3, 2}, wrong[3] = {1, 2, 3}, zero[1] = {0};
+    int64_t zero[1] = {0};
     snprintf(path, sizeof path, "%s/out.h5", dir);
     snprintf(from, sizeof from, "%s/series.h5", dir);
     if (lks_rank(ctx) == 0) unlink(path);
     lks_barrier(ctx);
     lks_scope_begin(ctx);
     if (lks_output_create(ctx, path, "a/b/y", LKS_F32, 3, shape, &o)) bail("%s", lks_error(ctx));
-    double *v = calloc(37 * 6, sizeof *v);
-    for (int i = 0; i < 37 * 6; i++) v[i] = i + first * 6;
-    lks_tensor *t = lks_to(lks_from_host(ctx, LKS_F64, 3, mine, v), LKS_F32);
-    ok(lks_output_write(o, first, t) == LKS_OK, "rows: %s", lks_error(ctx));
-    ok(refused(lks_output_write(o, 0, lks_zeros(ctx, LKS_F32, 3, wrong)), LKS_ERR_SHAPE, "no place"),
-       "rows of another shape");
-    ok(refused(lks_output_write(o, 37, lks_zeros(ctx, LKS_F32, 3, (int64_t[]){1, 3, 2})), LKS_ERR_SHAPE, "no place"),
-       "behind the end");
-    ok(refused(lks_output_write(o, 0, lks_zeros(ctx, LKS_F64, 3, mine)), LKS_ERR_SHAPE, "float32"), "another dtype");
+    float *v = calloc(37 * 6, sizeof *v);
+    for (int i = 0; i < 37 * 6; i++) v[i] = (float)(i + first * 6);
+    ok(lks_output_write(o, first, end - first, v) == LKS_OK, "rows: %s", lks_error(ctx));
+    ok(refused(lks_output_write(o, 37, 1, v), LKS_ERR_ARGUMENT, "37"), "behind the end");
+    ok(refused(lks_output_write(o, -1, 1, v), LKS_ERR_ARGUMENT, "rows"), "before the beginning");
     ok(lks_output_copy_attributes(o, from, "run/u[1:]") == LKS_OK &&
            lks_output_copy_attributes(o, from, "none") == LKS_OK,
        "attributes");
@@ -458,7 +454,11 @@ int main(int argc, char **argv)
 {
     if (argc == 4 && !strcmp(argv[1], "make")) return make(argv[2], argv[3]);
     if (argc == 6 && !strcmp(argv[1], "error")) return print_error(argv[2], argv[3], argv[4], argv[5]);
-    const char *dir = argc > 2 ? argv[2] : ".";
+    if (argc < 3) {
+        printf("1..0 # SKIP run by regress.test\n");
+        return 0;
+    }
+    const char *dir = argv[2];
     MPI_Init(&argc, &argv);
     tap_mpi(MPI_COMM_WORLD);
     lks_config *config = lks_config_new();

@@ -22,8 +22,6 @@ struct lks_output {
     int64_t shape[LKS_MAX_DIMS], row; /* bytes */
     int64_t offset;
     lksi_h5 *h5; /* rank 0 */
-    char *host;
-    int64_t room;
 };
 
 static lks_status write_error(lks_output *o, const char *where, int error)
@@ -52,7 +50,6 @@ void lks_output_destroy(lks_output **po)
     lksi_h5_close(o->h5);
     if (o->fd >= 0) close(o->fd);
     if (o->made) unlink(o->temporary);
-    lksi_free(b, o->host);
     lksi_free(b, o->name);
     lksi_free(b, o->temporary);
     lksi_free(b, o->path);
@@ -133,29 +130,14 @@ lks_status lks_output_create(lks_context *ctx, const char *path, const char *nam
     return status;
 }
 
-lks_status lks_output_write(lks_output *o, int64_t first, lks_tensor *rows)
+lks_status lks_output_write(lks_output *o, int64_t first, int64_t rows, const void *data)
 {
     static const char where[] = "lks_output_write";
-    if (!o || !rows) return LKS_ERR_ARGUMENT;
-    lksi_base *b = &o->ctx->base;
-    char text[200];
-    int good = rows != lks_none && lks_dtype_of(rows) == o->dtype && lks_ndim(rows) == o->ndim && first >= 0 &&
-               first <= o->shape[0] && lks_dim(rows, 0) <= o->shape[0] - first;
-    for (int d = 1; good && d < o->ndim; d++) good = lks_dim(rows, d) == o->shape[d];
-    if (!good)
-        return lksi_fail(b, LKS_ERR_SHAPE, where, "rows %s at %lld have no place in \"%s\" (%s)",
-                         lksi_tensor_text(rows, text, sizeof text), (long long)first, o->name,
-                         lks_dtype_name(o->dtype));
-    int64_t bytes = lks_dim(rows, 0) * o->row;
-    if (bytes == 0) return LKS_OK;
-    if (o->room < bytes) {
-        lksi_free(b, o->host);
-        o->room = 0;
-        if (!(o->host = lksi_alloc(b, bytes))) return LKS_ERR_MEMORY;
-        o->room = bytes;
-    }
-    TRY(lks_to_host(rows, o->host, bytes));
-    return put(o, where, o->offset + first * o->row, o->host, bytes);
+    if (!o) return LKS_ERR_ARGUMENT;
+    if (first < 0 || rows < 0 || first > o->shape[0] || rows > o->shape[0] - first || (rows && !data))
+        return lksi_fail(&o->ctx->base, LKS_ERR_ARGUMENT, where, "rows [%lld, %lld) of the %lld of \"%s\"",
+                         (long long)first, (long long)first + rows, (long long)o->shape[0], o->name);
+    return put(o, where, o->offset + first * o->row, data, rows * o->row);
 }
 
 /* Rank 0: the attributes of a file's root and of a dataset in it. */

@@ -5,6 +5,7 @@
  */
 #include "tools/restore.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 static int predict(job *j, lks_output *out)
@@ -22,7 +23,13 @@ static int predict(job *j, lks_output *out)
         if (s == LKS_OK) s = lks_loader_rows(j->loader, at, batch, &in, &none, &rows, &begin);
         if (s == LKS_OK && rows) {
             lks_tensor *y = regress_predict(j, in);
-            s = y ? lks_output_write(out, begin, y) : lks_error_code(ctx);
+            int64_t bytes = y ? lks_numel(y) * lks_dtype_size(lks_dtype_of(y)) : 0;
+            void *v = malloc((size_t)bytes + 1);
+            s = !y   ? lks_error_code(ctx)
+                : !v ? lks_error_raise(ctx, LKS_ERR_MEMORY, "predict", "no memory for a batch; take a smaller --batch")
+                     : lks_to_host(y, v, bytes);
+            if (s == LKS_OK) s = lks_output_write(out, begin, rows, v);
+            free(v);
         }
         lks_scope_end(ctx);
         if (lks_control(ctx, s != LKS_OK, 2, &all) != LKS_OK || all) break;
