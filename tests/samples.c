@@ -578,6 +578,69 @@ CALL(attend_dropout)
         {row, "empty", call, ROUGH, N(T(one, 4, 0), T(two, 4, 1))},                                            \
         {row, "large", call, ROUGH | LARGE, N(T(one, 130, 1025), T(two, 130, 1))}
 
+/* --- recurrent layers --- */
+
+/* in: gates, w_hh, b_hh, h0, c0 (lstm), then lengths if there is one more. */
+static lks_tensor *states_of(lks_context *ctx, lks_tensor *const *in, int kind, int reverse, lks_tensor *lengths)
+{
+    lks_tensor *all[6] = {in[0], in[1], in[2], in[3], kind == LKSI_RNN_LSTM ? in[4] : LKS_NONE, lengths};
+    lks_tensor *out[2] = {NULL, NULL};
+    lksi_attr attr = {.rnn = {.kind = kind, .reverse = reverse, .save = 1}};
+    return lksi_call(ctx, "rnn_steps", LKSI_OP_rnn_steps, 6, all, &attr, 2, out) == LKS_OK ? out[0] : NULL;
+}
+CALL(steps_tanh) { return states_of(ctx, in, LKSI_RNN_TANH, 0, LKS_NONE); }
+CALL(steps_relu) { return states_of(ctx, in, LKSI_RNN_RELU, 1, LKS_NONE); }
+CALL(steps_gru) { return states_of(ctx, in, LKSI_RNN_GRU, 0, in[4]); }
+CALL(steps_gru_back) { return states_of(ctx, in, LKSI_RNN_GRU, 1, LKS_NONE); }
+CALL(steps_lstm) { return states_of(ctx, in, LKSI_RNN_LSTM, 0, LKS_NONE); }
+CALL(steps_lstm_lengths) { return states_of(ctx, in, LKSI_RNN_LSTM, 0, in[5]); }
+CALL(steps_lstm_back) { return states_of(ctx, in, LKSI_RNN_LSTM, 1, in[5]); }
+CALL(steps_batch_first)
+{
+    lks_tensor *swapped[5] = {lks_transpose(in[0], 0, 1), in[1], in[2], in[3], in[4]};
+    return states_of(ctx, swapped, LKSI_RNN_LSTM, 0, LKS_NONE);
+}
+static lks_tensor *all_of(int n, lks_tensor *const *y)
+{
+    lks_tensor *flat[3];
+    for (int i = 0; i < n; i++) flat[i] = lks_flatten(y[i], 0, -1);
+    return lks_cat(n, flat, 0);
+}
+/* Both directions with the same weights; h0 [2, N, H]. */
+static lks_tensor *both_ways(lks_tensor *const *in, int relu, int gru)
+{
+    lks_tensor *w[8] = {in[2], in[3], in[4], in[5], in[2], in[3], in[4], in[5]}, *y[2] = {NULL, NULL};
+    lks_status s = gru ? lks_gru(in[0], in[1], LKS_NONE, 8, w, 1, 1, 0, &y[0], &y[1])
+                       : lks_rnn(in[0], in[1], LKS_NONE, 8, w, relu, 1, 1, 0, &y[0], &y[1]);
+    return s == LKS_OK ? all_of(2, y) : NULL;
+}
+CALL(rnn_both) { NOT_USED; return both_ways(in, 0, 0); }
+CALL(gru_both) { NOT_USED; return both_ways(in, 0, 1); }
+CALL(lstm_one)
+{
+    NOT_USED;
+    lks_tensor *y[3] = {NULL, NULL, NULL};
+    return lks_lstm(in[0], in[1], in[2], LKS_NONE, 4, in + 3, 0, 0, 0, &y[0], &y[1], &y[2]) == LKS_OK ? all_of(3, y)
+                                                                                                      : NULL;
+}
+/* Two layers with dropout, lengths, no biases; the second layer's weights are the first's. */
+CALL(lstm_deep)
+{
+    lks_tensor *w[8] = {in[2], in[3], LKS_NONE, LKS_NONE, in[2], in[3], LKS_NONE, LKS_NONE}, *y[3] = {NULL, NULL, NULL};
+    lks_tensor *lengths = lks_from_host(ctx, LKS_I64, 1, (int64_t[]){2}, (int64_t[]){2, 4});
+    lks_random_rows(ctx, 0, 0);
+    return lks_lstm(in[0], in[1], LKS_NONE, lengths, 8, w, 0, 0, 0.25, &y[0], &y[1], &y[2]) == LKS_OK ? all_of(3, y)
+                                                                                                      : NULL;
+}
+CALL(do_rnn_cell) { NOT_USED; return lks_rnn_cell(in[0], in[1], in[2], in[3], in[4], in[5], 0); }
+CALL(do_gru_cell) { NOT_USED; return lks_gru_cell(in[0], in[1], in[2], in[3], in[4], in[5]); }
+CALL(do_lstm_cell)
+{
+    NOT_USED;
+    lks_tensor *y[2];
+    return lks_lstm_cell(in[0], in[1], in[2], in[3], in[4], in[5], in[6], &y[0], &y[1]) == LKS_OK ? all_of(2, y) : NULL;
+}
+
 const sample samples[] = {
     {"view", "[2,3,4] as [6,4]", view_6_4, 0, N(T(IN_REAL, 2, 3, 4))},
     {"view", "0-dim as [1,1]", view_1_1, 0, N(SCALAR(IN_REAL))},
@@ -1154,6 +1217,44 @@ const sample samples[] = {
     {"attention", "no keys", attend, ONCE, N(T(IN_REAL, 1, 2, 3, 2), T(IN_REAL, 1, 2, 0, 2), T(IN_REAL, 1, 2, 0, 2))},
     {"attention", "large", attend_causal, ONCE | ROUGH | LARGE,
      N(T(IN_REAL, 2, 4, 65, 16), T(IN_REAL, 2, 4, 65, 16), T(IN_REAL, 2, 4, 65, 16))},
+    {"rnn_steps", "tanh", steps_tanh, ONCE | ROUGH,
+     N(T(IN_REAL, 3, 2, 4), T(IN_UNIT, 4, 4), T(IN_REAL, 4), T(IN_REAL, 2, 4))},
+    {"rnn_steps", "relu, reverse", steps_relu, ONCE | ROUGH,
+     N(T(IN_ODD, 3, 2, 5), T(IN_UNIT, 5, 5), T(IN_REAL, 5), T(IN_REAL, 2, 5))},
+    {"rnn_steps", "gru, lengths", steps_gru, ONCE | ROUGH,
+     N(T(IN_REAL, 4, 3, 6), T(IN_REAL, 6, 2), T(IN_REAL, 6), T(IN_REAL, 3, 2), T(IN_INDEX, 3))},
+    {"rnn_steps", "gru, reverse", steps_gru_back, ONCE | ROUGH,
+     N(T(IN_REAL, 3, 2, 9), T(IN_REAL, 9, 3), T(IN_REAL, 9), T(IN_REAL, 2, 3))},
+    {"rnn_steps", "lstm", steps_lstm, ONCE | ROUGH,
+     N(T(IN_REAL, 3, 2, 12), T(IN_REAL, 12, 3), T(IN_REAL, 12), T(IN_REAL, 2, 3), T(IN_REAL, 2, 3))},
+    {"rnn_steps", "lstm, reverse, lengths", steps_lstm_back, ONCE | ROUGH,
+     N(T(IN_REAL, 4, 3, 8), T(IN_REAL, 8, 2), T(IN_REAL, 8), T(IN_REAL, 3, 2), T(IN_REAL, 3, 2), T(IN_INDEX, 3))},
+    {"rnn_steps", "lstm, lengths", steps_lstm_lengths, ONCE | ROUGH,
+     N(T(IN_REAL, 4, 3, 8), T(IN_REAL, 8, 2), T(IN_REAL, 8), T(IN_REAL, 3, 2), T(IN_REAL, 3, 2), T(IN_INDEX, 3))},
+    {"rnn_steps", "lstm, batch first", steps_batch_first, ONCE | ROUGH,
+     N(T(IN_REAL, 2, 3, 8), T(IN_REAL, 8, 2), T(IN_REAL, 8), T(IN_REAL, 2, 2), T(IN_REAL, 2, 2))},
+    {"rnn_steps", "no steps", steps_lstm, ONCE | ROUGH,
+     N(T(IN_REAL, 0, 2, 12), T(IN_REAL, 12, 3), T(IN_REAL, 12), T(IN_REAL, 2, 3), T(IN_REAL, 2, 3))},
+    {"rnn_steps", "no sequences", steps_gru_back, ONCE | ROUGH,
+     N(T(IN_REAL, 3, 0, 9), T(IN_REAL, 9, 3), T(IN_REAL, 9), T(IN_REAL, 0, 3))},
+    {"rnn_steps", "large", steps_lstm, ONCE | ROUGH | LARGE,
+     N(T(IN_REAL, 5, 50, 160), T(IN_REAL, 160, 40), T(IN_REAL, 160), T(IN_REAL, 50, 40), T(IN_REAL, 50, 40))},
+    {"rnn", "both directions", rnn_both, ONCE | COMPOSITE | ROUGH,
+     N(T(IN_REAL, 2, 3, 4), T(IN_REAL, 2, 2, 3), T(IN_UNIT, 3, 4), T(IN_UNIT, 3, 3), T(IN_REAL, 3), T(IN_REAL, 3))},
+    {"gru", "both directions", gru_both, ONCE | COMPOSITE | ROUGH,
+     N(T(IN_REAL, 2, 3, 4), T(IN_REAL, 2, 2, 2), T(IN_UNIT, 6, 4), T(IN_UNIT, 6, 2), T(IN_REAL, 6), T(IN_REAL, 6))},
+    {"lstm", "one layer", lstm_one, ONCE | COMPOSITE | ROUGH,
+     N(T(IN_REAL, 3, 2, 4), T(IN_REAL, 1, 2, 2), T(IN_REAL, 1, 2, 2), T(IN_UNIT, 8, 4), T(IN_UNIT, 8, 2),
+       T(IN_REAL, 8), T(IN_REAL, 8))},
+    {"lstm", "deep", lstm_deep, ONCE | COMPOSITE | ROUGH,
+     N(T(IN_REAL, 4, 2, 3), T(IN_REAL, 2, 2, 3), T(IN_UNIT, 12, 3), T(IN_UNIT, 12, 3))},
+    {"rnn_cell", "plain", do_rnn_cell, ONCE | COMPOSITE | ROUGH,
+     N(T(IN_REAL, 2, 4), T(IN_REAL, 2, 3), T(IN_UNIT, 3, 4), T(IN_UNIT, 3, 3), T(IN_REAL, 3), T(IN_REAL, 3))},
+    {"gru_cell", "plain", do_gru_cell, ONCE | COMPOSITE | ROUGH,
+     N(T(IN_REAL, 2, 4), T(IN_REAL, 2, 3), T(IN_UNIT, 9, 4), T(IN_UNIT, 9, 3), T(IN_REAL, 9), T(IN_REAL, 9))},
+    {"lstm_cell", "plain", do_lstm_cell, ONCE | COMPOSITE | ROUGH,
+     N(T(IN_REAL, 2, 4), T(IN_REAL, 2, 2), T(IN_REAL, 2, 2), T(IN_UNIT, 8, 4), T(IN_UNIT, 8, 2), T(IN_REAL, 8),
+       T(IN_REAL, 8))},
 };
 const int sample_count = (int)(sizeof samples / sizeof *samples);
 const char *const layout_names[LAYOUTS] = {"row-major", "reversed", "sliced", "channels-last"};

@@ -18,7 +18,7 @@
 #include "arrays.h"
 #include "golden.h"
 
-#define MAX_IN 8
+#define MAX_IN 20
 #define MAX_OUT 8
 enum { EACH = 1 };
 
@@ -497,6 +497,35 @@ QUANTILE(nanquantile)
 CALL(do_cdist) { NOT_USED; return one(y, lks_cdist(x[0], x[1], NUM(p))); }
 CALL(do_pdist) { NOT_USED; return one(y, lks_pdist(x[0], NUM(p))); }
 
+/* x: input, states, weights, lengths if args say so. */
+CALL(do_rnn)
+{
+    lks_tensor *lengths = INT(lengths) ? x[--n] : LKS_NONE;
+    lks_status s = lks_rnn(x[0], x[1], lengths, n - 2, x + 2, INT(relu), INT(bidirectional), INT(batch_first), 0, &y[0],
+                           &y[1]);
+    return s == LKS_OK ? 2 : 0;
+}
+CALL(do_gru)
+{
+    lks_tensor *lengths = INT(lengths) ? x[--n] : LKS_NONE;
+    lks_status s = lks_gru(x[0], x[1], lengths, n - 2, x + 2, INT(bidirectional), INT(batch_first), 0, &y[0], &y[1]);
+    return s == LKS_OK ? 2 : 0;
+}
+CALL(do_lstm)
+{
+    lks_tensor *lengths = INT(lengths) ? x[--n] : LKS_NONE;
+    lks_status s = lks_lstm(x[0], x[1], x[2], lengths, n - 3, x + 3, INT(bidirectional), INT(batch_first), 0, &y[0],
+                            &y[1], &y[2]);
+    return s == LKS_OK ? 3 : 0;
+}
+CALL(do_rnn_cell) { NOT_USED; return one(y, lks_rnn_cell(x[0], x[1], x[2], x[3], x[4], x[5], INT(relu))); }
+CALL(do_gru_cell) { NOT_USED; return one(y, lks_gru_cell(x[0], x[1], x[2], x[3], x[4], x[5])); }
+CALL(do_lstm_cell)
+{
+    NOT_USED;
+    return lks_lstm_cell(x[0], x[1], x[2], x[3], x[4], x[5], x[6], &y[0], &y[1]) == LKS_OK ? 2 : 0;
+}
+
 #define OP(name, flags) {#name, do_##name, flags}
 static const op ops[] = {
     OP(reshape, EACH), OP(flatten, EACH), OP(permute, EACH), OP(transpose, EACH), OP(slice, EACH), OP(narrow, EACH),
@@ -537,6 +566,7 @@ static const op ops[] = {
     OP(any, EACH), OP(min, EACH), OP(min_all, EACH), OP(argmin, EACH), OP(dist, 0), OP(normalize, 0),
     OP(cosine_similarity, 0), OP(renorm, 0), OP(cumsum, 0), OP(cumprod, 0), OP(recurrence, 0),
     OP(embedding, 0), OP(cat, EACH), OP(scaled_dot_product_attention, 0),
+    OP(rnn, 0), OP(gru, 0), OP(lstm, 0), OP(rnn_cell, 0), OP(gru_cell, 0), OP(lstm_cell, 0),
 };
 enum { OPS = sizeof ops / sizeof ops[0] };
 

@@ -527,6 +527,37 @@ LKS_API lks_status lks_bernoulli_(lks_tensor *x, double p);
 LKS_API lks_tensor *lks_scaled_dot_product_attention(lks_tensor *q, lks_tensor *k, lks_tensor *v, lks_tensor *mask,
                                                      double dropout_p, int causal, double scale);
 
+/* --- recurrent layers -------------------------------------------------------------------------------------------
+ * Gates are in PyTorch's order, s the logistic function, * elementwise; x and h stand for W_ih x + b_ih, W_hh h + b_hh:
+ *   rnn    h' = tanh(x + h), or relu
+ *   gru    r = s(xr + hr), z = s(xz + hz), n = tanh(xn + r * hn), h' = n + z * (h - n)      (Cho et al., 2014)
+ *   lstm   i, f, o = s(x + h), g = tanh(xg + hg), c' = f * c + i * g, h' = o * tanh(c')      (Hochreiter and
+ *          Schmidhuber, 1997)
+ * W_ih [G H, I], W_hh [G H, H], b_ih and b_hh [G H] or LKS_NONE; G: 1, 3 (r z n), 4 (i f g o). Reduced floats are
+ * carried in float32 from step to step. Not twice differentiable. */
+
+/* One step: x [N, I], h and c [N, H], or [I] and [H]; LKS_NONE: zeros. Results as h. h_next and c_next may be NULL. */
+LKS_API lks_tensor *lks_rnn_cell(lks_tensor *x, lks_tensor *h, lks_tensor *w_ih, lks_tensor *w_hh, lks_tensor *b_ih,
+                                 lks_tensor *b_hh, int relu);
+LKS_API lks_tensor *lks_gru_cell(lks_tensor *x, lks_tensor *h, lks_tensor *w_ih, lks_tensor *w_hh, lks_tensor *b_ih,
+                                 lks_tensor *b_hh);
+LKS_API lks_status lks_lstm_cell(lks_tensor *x, lks_tensor *h, lks_tensor *c, lks_tensor *w_ih, lks_tensor *w_hh,
+                                 lks_tensor *b_ih, lks_tensor *b_hh, lks_tensor **h_next, lks_tensor **c_next);
+/* Whole sequences. x [T, N, I] (batch_first: [N, T, I]; one sequence: [T, I]). weights: w_ih, w_hh, b_ih, b_hh of layer
+ * 0, of layer 0's reverse direction (bidirectional), of layer 1, ...: n = 4 layers directions; layer l > 0 reads the y of
+ * the one below, after dropout with probability `dropout` in [0, 1) (give 0 outside training). h0, c0 [layers
+ * directions, N, H] or LKS_NONE (zeros). lengths int64 [N] in [0, T] or LKS_NONE: sequence n ends after lengths[n]
+ * steps; y is 0 beyond, hn and cn are the states at the end, the reverse direction begins there. y [T, N, directions H],
+ * the forward direction first (laid out as x is); hn, cn as h0. Each of y, hn, cn may be NULL. */
+LKS_API lks_status lks_rnn(lks_tensor *x, lks_tensor *h0, lks_tensor *lengths, int n, lks_tensor *const *weights,
+                           int relu, int bidirectional, int batch_first, double dropout, lks_tensor **y,
+                           lks_tensor **hn);
+LKS_API lks_status lks_gru(lks_tensor *x, lks_tensor *h0, lks_tensor *lengths, int n, lks_tensor *const *weights,
+                           int bidirectional, int batch_first, double dropout, lks_tensor **y, lks_tensor **hn);
+LKS_API lks_status lks_lstm(lks_tensor *x, lks_tensor *h0, lks_tensor *c0, lks_tensor *lengths, int n,
+                            lks_tensor *const *weights, int bidirectional, int batch_first, double dropout,
+                            lks_tensor **y, lks_tensor **hn, lks_tensor **cn);
+
 /* --- the table ---------------------------------------------------------------------------------------------------- */
 
 /* Number of rows; the i-th row's name, schema text; index of a name, or of an alias as __matmul__, or

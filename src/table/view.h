@@ -21,6 +21,9 @@ typedef struct lksi_view {
 /* Where the windows of a pooling lie. */
 enum lksi_windows { LKSI_POOL_WINDOW, LKSI_POOL_ADAPTIVE, LKSI_POOL_FRACTIONAL };
 
+/* Kinds of recurrent layers. */
+enum lksi_rnn { LKSI_RNN_TANH, LKSI_RNN_RELU, LKSI_RNN_GRU, LKSI_RNN_LSTM };
+
 /* What an op is told besides its tensors. One member per family; rows name theirs in ops.def. */
 typedef union lksi_attr {
     struct { double scale, shift; } affine;
@@ -53,6 +56,7 @@ typedef union lksi_attr {
     /* Element i of the tensor has counter offset + i (linear, row-major); key (seed, attempt, call). */
     struct { int64_t offset, call; double a, b; } random; /* dropout: a = p; uniform: [a, b); normal: mean a, std b */
     struct { int64_t offset, call; double p, scale; int32_t causal; } attention;
+    struct { int32_t kind, reverse, save, batch_major; } rnn; /* save: for backward; batch_major: set by infer */
     struct { int32_t ndim; int64_t shape[LKS_MAX_DIMS]; } view;
     struct { int32_t dim; int64_t start, stop, step, size; } slice; /* size: of dim before slicing, for backward */
     struct { int32_t ndim, dims[LKS_MAX_DIMS]; } permute;

@@ -45,7 +45,7 @@ LEAST = {torch.float64: -1074, torch.float32: -149, torch.float16: -24, torch.bf
 POLICY = {
     "cuda": {
         "lower": "matmul mm bmm addmm baddbmm addbmm addmv addr mv multi_dot chain_matmul linear conv1d conv2d conv3d "
-                 "conv_transpose1d conv_transpose2d conv_transpose3d prelu",
+                 "conv_transpose1d conv_transpose2d conv_transpose3d prelu rnn gru lstm rnn_cell gru_cell lstm_cell",
         "fp32": "pow exp expm1 log log1p log2 log10 rsqrt reciprocal acos asin cosh sinh tan erfinv softplus softmax "
                 "log_softmax softmin layer_norm group_norm norm prod sum cumsum cumprod mse_loss l1_loss "
                 "smooth_l1_loss nll_loss cross_entropy cross_entropy_weighted binary_cross_entropy_with_logits kl_div "
@@ -59,7 +59,7 @@ POLICY = {
         # multi_dot and chain_matmul are in no list, but the products they are made of are
         "lower": "matmul mm bmm addmm baddbmm addbmm multi_dot chain_matmul linear conv1d conv2d conv3d conv_tbc "
                  "conv_transpose1d "
-                 "conv_transpose2d conv_transpose3d linalg_vecdot prelu scaled_dot_product_attention",
+                 "conv_transpose2d conv_transpose3d linalg_vecdot prelu scaled_dot_product_attention rnn gru lstm",
         "fp32": "avg_pool3d adaptive_avg_pool3d max_pool3d adaptive_max_pool3d max_unpool2d max_unpool3d "
                 "fractional_max_pool2d fractional_max_pool3d prod mse_loss l1_loss huber_loss nll_loss cross_entropy "
                 "cross_entropy_weighted binary_cross_entropy binary_cross_entropy_with_logits kl_div poisson_nll_loss "
@@ -665,6 +665,57 @@ def attention_cases():
     case("scaled_dot_product_attention", "additive mask", sdpa, qkv() + [real(7, 7, needs=False)], causal=0, scale=0.0)
 
 
+def recurrent_cases():
+    def sequence(run, states, packed, *x, bidirectional, batch_first, lengths, **args):
+        x, h, w = x[0], list(x[1:1 + states]), list(x[1 + states:])
+        n = w.pop() if lengths else None
+        layers = len(w) // (4 * (1 + bidirectional))
+        rest = (w, True, layers, 0.0, False, bool(bidirectional))
+        if n is None:
+            return run(x, tuple(h) if states > 1 else h[0], *rest, bool(batch_first))
+        p = torch.nn.utils.rnn.pack_padded_sequence(x, n, bool(batch_first), False)
+        h = [s.index_select(1, p.sorted_indices) for s in h]
+        y, *last = packed(p.data, p.batch_sizes, tuple(h) if states > 1 else h[0], *rest)
+        p = torch.nn.utils.rnn.PackedSequence(y, p.batch_sizes, p.sorted_indices, p.unsorted_indices)
+        y, _ = torch.nn.utils.rnn.pad_packed_sequence(p, bool(batch_first), 0.0, x.shape[1 if batch_first else 0])
+        return [y] + [s.index_select(1, p.unsorted_indices) for s in last]
+
+    def weights(gates, hidden, *wide):
+        return [w for n in wide for w in (real(gates * hidden, n, scale=0.5), real(gates * hidden, hidden, scale=0.5),
+                                          real(gates * hidden, scale=0.5), real(gates * hidden, scale=0.5))]
+
+    def both(f):
+        return lambda *x, f=f, **args: sequence(f, 1, f, *x, **args)
+    tanh, relu, gru = both(torch._VF.rnn_tanh), both(torch._VF.rnn_relu), both(torch._VF.gru)
+
+    def lstm(*x, **args):
+        return sequence(torch._VF.lstm, 2, torch._VF.lstm, *x, **args)
+    plain = dict(bidirectional=0, batch_first=0, lengths=0)
+    case("rnn", "tanh", lambda *x, relu, **args: tanh(*x, **args),
+         [real(6, 3, 5), real(1, 3, 7)] + weights(1, 7, 5), relu=0, **plain)
+    case("rnn", "relu, packed", lambda *x, relu, f=relu, **args: f(*x, **args),
+         [real(6, 3, 5), real(1, 3, 7)] + weights(1, 7, 5) + [given([4, 6, 2], dtype=np.int64)], autocast=False,
+         relu=1, bidirectional=0, batch_first=0, lengths=1)
+    case("gru", "plain", gru, [real(6, 3, 5), real(1, 3, 7)] + weights(3, 7, 5), **plain)
+    case("gru", "both directions, batch first, packed", gru,
+         [real(3, 6, 5), real(2, 3, 7)] + weights(3, 7, 5, 5) + [given([4, 6, 2], dtype=np.int64)], autocast=False,
+         bidirectional=1, batch_first=1, lengths=1)
+    case("lstm", "plain", lstm, [real(6, 3, 5), real(1, 3, 7), real(1, 3, 7)] + weights(4, 7, 5), **plain)
+    case("lstm", "two layers, both directions", lstm,
+         [real(6, 3, 5), real(4, 3, 7), real(4, 3, 7)] + weights(4, 7, 5, 5, 14, 14), autocast=False, bidirectional=1,
+         batch_first=0, lengths=0)
+    case("lstm", "packed, batch first", lstm,
+         [real(3, 6, 5), real(1, 3, 7), real(1, 3, 7)] + weights(4, 7, 5) + [given([4, 6, 2], dtype=np.int64)],
+         autocast=False, bidirectional=0, batch_first=1, lengths=1)
+    case("rnn_cell", "tanh", lambda *x, relu: torch._VF.rnn_tanh_cell(*x), [real(4, 5), real(4, 7)] + weights(1, 7, 5),
+         relu=0)
+    case("rnn_cell", "relu", lambda *x, relu: torch._VF.rnn_relu_cell(*x), [real(4, 5), real(4, 7)] + weights(1, 7, 5),
+         autocast=False, relu=1)
+    case("gru_cell", "plain", torch._VF.gru_cell, [real(4, 5), real(4, 7)] + weights(3, 7, 5))
+    case("lstm_cell", "plain", lambda x, h, c, *w: torch._VF.lstm_cell(x, (h, c), *w),
+         [real(4, 5), real(4, 7), real(4, 7)] + weights(4, 7, 5))
+
+
 # --- one case in one precision ----------------------------------------------------------------------------------------
 
 def outputs_of(y):
@@ -829,7 +880,7 @@ def is_float_low(dtypes, k, low):
 
 def make_ops():
     for more in (view_cases, elementwise_cases, reduction_cases, product_cases, convolution_cases, norm_cases,
-                 softmax_cases, loss_cases, index_cases, attention_cases):
+                 softmax_cases, loss_cases, index_cases, attention_cases, recurrent_cases):
         more()
     why = []
     with open_file("ops.h5") as f:
