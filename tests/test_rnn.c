@@ -83,8 +83,8 @@ static void reference(const problem *a, const double *x, double *const *w, const
 }
 
 /* A tensor of noise, and what it really holds. */
-static lks_tensor *filled(lks_context *ctx, lks_dtype dtype, int ndim, const int64_t *shape, double scale, uint64_t seed,
-                          double **values)
+static lks_tensor *filled(lks_context *ctx, lks_dtype dtype, int ndim, const int64_t *shape, double scale,
+                          uint64_t seed, double **values)
 {
     lks_tensor *t = noise_of(ctx, dtype, ndim, shape, scale, seed);
     *values = values_of(ctx, t);
@@ -222,10 +222,11 @@ static void edges(lks_context *ctx)
     ok(v && isinf(v[4]) && v[2] == 0 && isnan(v[10]), "relu: infinity, zero and NaN");
     free(v);
     int64_t none[3] = {0, 3, 2}, nobody[3] = {2, 0, 2};
-    ok(lks_lstm(lks_zeros(ctx, LKS_F32, 3, none), LKS_NONE, LKS_NONE, LKS_NONE, 4, w, 0, 0, 0, &y, &hn, &cn) == LKS_OK &&
+    lks_tensor *no_x = lks_zeros(ctx, LKS_F32, 3, none), *no_n = lks_zeros(ctx, LKS_F32, 3, nobody);
+    ok(lks_lstm(no_x, LKS_NONE, LKS_NONE, LKS_NONE, 4, w, 0, 0, 0, &y, &hn, &cn) == LKS_OK &&
            lks_numel(y) == 0 && lks_numel(hn) == 6 && close_to(ctx, cn, (double[6]){0}, 6, 0),
        "no steps: the state is the first one");
-    ok(lks_lstm(lks_zeros(ctx, LKS_F32, 3, nobody), LKS_NONE, LKS_NONE, LKS_NONE, 4, w, 0, 0, 0, &y, &hn, &cn) == LKS_OK &&
+    ok(lks_lstm(no_n, LKS_NONE, LKS_NONE, LKS_NONE, 4, w, 0, 0, 0, &y, &hn, &cn) == LKS_OK &&
            lks_dim(y, 0) == 2 && lks_numel(hn) == 0,
        "no sequences");
 }

@@ -544,11 +544,11 @@ LKS_API lks_tensor *lks_gru_cell(lks_tensor *x, lks_tensor *h, lks_tensor *w_ih,
 LKS_API lks_status lks_lstm_cell(lks_tensor *x, lks_tensor *h, lks_tensor *c, lks_tensor *w_ih, lks_tensor *w_hh,
                                  lks_tensor *b_ih, lks_tensor *b_hh, lks_tensor **h_next, lks_tensor **c_next);
 /* Whole sequences. x [T, N, I] (batch_first: [N, T, I]; one sequence: [T, I]). weights: w_ih, w_hh, b_ih, b_hh of layer
- * 0, of layer 0's reverse direction (bidirectional), of layer 1, ...: n = 4 layers directions; layer l > 0 reads the y of
- * the one below, after dropout with probability `dropout` in [0, 1) (give 0 outside training). h0, c0 [layers
+ * 0, of layer 0's reverse direction (bidirectional), of layer 1, ...: n = 4 layers directions; layer l > 0 reads the y
+ * of the one below, after dropout with probability `dropout` in [0, 1) (give 0 outside training). h0, c0 [layers
  * directions, N, H] or LKS_NONE (zeros). lengths int64 [N] in [0, T] or LKS_NONE: sequence n ends after lengths[n]
- * steps; y is 0 beyond, hn and cn are the states at the end, the reverse direction begins there. y [T, N, directions H],
- * the forward direction first (laid out as x is); hn, cn as h0. Each of y, hn, cn may be NULL. */
+ * steps; y is 0 beyond, hn and cn are the states at the end, the reverse direction begins there. y [T, N, directions
+ * H], the forward direction first (laid out as x is); hn, cn as h0. Each of y, hn, cn may be NULL. */
 LKS_API lks_status lks_rnn(lks_tensor *x, lks_tensor *h0, lks_tensor *lengths, int n, lks_tensor *const *weights,
                            int relu, int bidirectional, int batch_first, double dropout, lks_tensor **y,
                            lks_tensor **hn);
