@@ -25,6 +25,11 @@ LKS_API void lks_config_free(lks_config *config);
  * that is asked for and missing is an error, never a fallback. "far" is the test device: CPU kernels behind an
  * asynchronous queue and memory that the host cannot touch. Local. */
 LKS_API lks_status lks_config_set_device(lks_config *config, const char *device);
+/* How device memory of several ranks is reduced: "auto" (default; NCCL on the device cuda if every rank has it and a
+ * device of its own, else MPI on host memory, to which device memory is copied; lks_transport and a warning say why),
+ * "mpi", "nccl" (not possible: LKS_ERR_UNSUPPORTED). A device address is never given to MPI. Must be the same on every
+ * rank. Local. */
+LKS_API lks_status lks_config_set_transport(lks_config *config, const char *transport);
 /* Threads of the CPU backend, >= 1; 0 (default) = OMP_NUM_THREADS if set, else cores allowed / ranks on the node.
  * Local. */
 LKS_API lks_status lks_config_set_threads(lks_config *config, int threads);
@@ -72,6 +77,9 @@ LKS_API int lks_local_size(const lks_context *ctx);
 LKS_API const char *lks_device_name(const lks_context *ctx);
 LKS_API const char *lks_device_description(const lks_context *ctx);
 LKS_API int lks_threads(const lks_context *ctx);
+/* What carries reductions between the ranks' devices: "nccl (NCCL 2.28.3)", "mpi", "mpi, staged through host memory:
+ * ranks 0 and 1 share a device, ...", "none: one rank". Local. */
+LKS_API const char *lks_transport(const lks_context *ctx);
 
 /* First error since the last clear: its code (LKS_OK if none) and text ("rank 1: lks_matmul: inner sizes differ:
  * [2,3] @ [4,5]"; "" if none). The text lives until the next failure after a clear. Local. */

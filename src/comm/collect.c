@@ -69,7 +69,9 @@ lks_status lks_all_reduce(lks_tensor *t, int op)
     lksi_request *rq = NULL;
     void *block;
     TRY(block_open(t, 1, &block));
+    c->careful++;
     lks_status st = lksi_comm_all_reduce(c, "lks_all_reduce", block, t->numel, t->v.dtype, op, &rq);
+    c->careful--;
     if (st == LKS_OK) st = lksi_comm_wait(c, &rq);
     lks_status end = block_close(t, block, st == LKS_OK);
     return st != LKS_OK ? st : end;
@@ -82,7 +84,9 @@ lks_status lks_broadcast(lks_tensor *t, int root)
     lksi_request *rq = NULL;
     void *block;
     TRY(block_open(t, c->rank == root, &block));
+    c->careful++;
     lks_status st = lksi_comm_broadcast(c, "lks_broadcast", block, t->numel * lks_dtype_size(t->v.dtype), root, &rq);
+    c->careful--;
     if (st == LKS_OK) st = lksi_comm_wait(c, &rq);
     lks_status end = block_close(t, block, st == LKS_OK);
     return st != LKS_OK ? st : end;

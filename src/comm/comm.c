@@ -21,7 +21,7 @@ static int mpi_is_down(void)
 
 /* Names a node: its host name and what its kernel drew at boot. Containers of one node with names of their own count as
  * nodes of their own. No MPI call, so no call that could block. */
-static uint64_t node_key(void)
+uint64_t lksi_node_key(void)
 {
     char text[512] = "";
     if (gethostname(text, 255) != 0) text[0] = 0;
@@ -65,7 +65,7 @@ static lks_status duplicate(lksi_base *b, MPI_Comm comm, MPI_Comm *dup)
 
 static lks_status find_peers(lksi_comm *c)
 {
-    lksi_peer mine = {getpid(), 0, node_key()};
+    lksi_peer mine = {getpid(), 0, lksi_node_key()};
     char state;
     mine.started = lksi_process(mine.pid, &state);
     lksi_peer *all = lksi_alloc(c->base, (int64_t)sizeof *all * c->size);
@@ -118,10 +118,25 @@ lks_status lksi_comm_open(lksi_base *b, MPI_Comm comm, lksi_comm **out)
     return LKS_OK;
 }
 
-lks_status lksi_comm_attach(lksi_comm *c, lksi_device *dev)
+lks_status lksi_comm_attach(lksi_comm *c, lksi_device *dev, int want)
 {
+    static const char where[] = "lks_context_create";
+    const lksi_backend *be = dev->be;
     c->dev = dev;
-    return c->transport->open(c, &c->self);
+    if (c->size == 1) {
+        snprintf(c->transport_text, sizeof c->transport_text, "none: one rank");
+    } else if (be->collectives && want != LKSI_TRANSPORT_MPI) {
+        TRY(lksi_nccl_choose(c));
+        if (want == LKSI_TRANSPORT_NCCL && c->transport != &lksi_transport_nccl)
+            return lksi_fail(c->base, LKS_ERR_UNSUPPORTED, where, "NCCL was asked for: %s", c->transport_text);
+    } else {
+        if (want == LKSI_TRANSPORT_NCCL)
+            return lksi_fail(c->base, LKS_ERR_UNSUPPORTED, where,
+                             "NCCL was asked for, but device %s does not have it (transport auto or mpi)", be->name);
+        snprintf(c->transport_text, sizeof c->transport_text, "mpi%s",
+                 be->collectives ? ", staged through host memory, as was asked for" : "");
+    }
+    return lksi_agree(c, where, c->transport->open(c, &c->self));
 }
 
 void lksi_comm_close(lksi_comm *c)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * comm.h - the transport table and the communicator that rooms above use. Device buffers are reduced by a transport
- * (self, MPI, later NCCL); control messages always go over MPI host buffers. Nothing here blocks in MPI: operations are
+ * (self, MPI, NCCL); control messages always go over MPI host buffers. Nothing here blocks in MPI: operations are
  * posted non-blocking and polled with the context's deadline.
  */
 #ifndef LKSI_COMM_H
@@ -29,7 +29,11 @@ typedef struct lksi_transport {
     int (*test)(void *self, lksi_request *rq);          /* 1 done, 0 not yet, negative status */
     lks_status (*wait)(void *self, lksi_request *rq);   /* later work of the compute stream comes after it; frees rq */
     void (*poll)(void *self);                           /* makes progress; cheap */
+    void (*abort)(void *self);                          /* NULL: nothing to end when the communicator breaks */
 } lksi_transport;
+
+/* What is asked for; auto: NCCL if every rank has it and a device of its own. */
+enum { LKSI_TRANSPORT_AUTO, LKSI_TRANSPORT_MPI, LKSI_TRANSPORT_NCCL };
 
 struct lksi_comm {
     lksi_base *base;
@@ -38,15 +42,17 @@ struct lksi_comm {
     int rank, size, local_rank, local_size;
     const lksi_transport *transport;
     void *self;
+    char transport_text[LKSI_WHY]; /* for people: what it is, and why */
     int64_t sequence;   /* collectives so far, for tags */
+    int careful;        /* > 0: no transport starts before all ranks are known to call the same */
     int64_t step;       /* attempted step, for texts; set by optim */
     void *state;        /* comm.c's own */
 };
 
-/* dups `comm`. The transport is self for one rank, else MPI. Collective. */
+/* dups `comm`. Collective. */
 lks_status lksi_comm_open(lksi_base *b, MPI_Comm comm, lksi_comm **c);
-/* Second half, once the device is open. */
-lks_status lksi_comm_attach(lksi_comm *c, lksi_device *dev);
+/* Second half, once the device is open: chooses and opens the transport. Collective; agrees on failures by itself. */
+lks_status lksi_comm_attach(lksi_comm *c, lksi_device *dev, int want);
 void lksi_comm_close(lksi_comm *c);
 
 /* Device buffers through the transport. */

@@ -159,6 +159,12 @@ static void tell_all(lksi_comm *c, lks_status code, const char *text)
         if (s != c->rank) send_note(c, s, NOTE_BREAK, code, text);
 }
 
+/* What is under way between devices ends now: nothing may wait for it any more. */
+static void end_transport(lksi_comm *c)
+{
+    if (c->self && c->transport->abort) c->transport->abort(c->self);
+}
+
 lks_status lksi_engine_break(lksi_comm *c, lks_status code, int tell, const char *where, const char *format, ...)
 {
     lksi_engine *e = engine_of(c);
@@ -170,6 +176,7 @@ lks_status lksi_engine_break(lksi_comm *c, lks_status code, int tell, const char
     e->broken = code;
     if (!e->broke_at) e->broke_at = e->waiting ? e->waiting->head.sequence : c->sequence;
     if (tell) tell_all(c, code, e->text);
+    end_transport(c);
     return lksi_fail(c->base, code, where, "%s", e->text);
 }
 
@@ -199,7 +206,7 @@ static int heads_agree(const lksi_head *a, const lksi_head *b)
 {
     return a->magic == b->magic && a->sequence == b->sequence && a->count == b->count && a->kind == b->kind &&
            a->dtype == b->dtype && a->op == b->op && a->root == b->root && a->inlined == b->inlined &&
-           memcmp(a->what, b->what, sizeof a->what) == 0;
+           a->elsewhere == b->elsewhere && memcmp(a->what, b->what, sizeof a->what) == 0;
 }
 
 static lks_status mismatch(lksi_request *r, lksi_comm *c, int s, const lksi_head *theirs)
@@ -617,13 +624,14 @@ static void take_note(lksi_comm *c)
 }
 
 /* Breaks off as another rank did, once this one is in operation `sequence`; an earlier one gets a moment to end. */
-static void follow(lksi_comm *c, int64_t sequence)
+void lksi_engine_follow(lksi_comm *c, int64_t sequence)
 {
     lksi_engine *e = engine_of(c);
     if (e->later == LKS_OK || e->broken != LKS_OK) return;
     double moment = c->base->deadline < 4 ? c->base->deadline / 4 : 1;
     if (sequence < e->later_at && lksi_now() - e->later_since < moment) return;
     e->broken = e->later;
+    end_transport(c);
 }
 
 void lksi_engine_recycle(lksi_comm *c, lksi_request *r)
@@ -634,18 +642,18 @@ void lksi_engine_recycle(lksi_comm *c, lksi_request *r)
     e->pool = r;
 }
 
-lks_status lksi_engine_post(lksi_comm *c, const char *what, int kind, int op, lks_dtype dtype, int root, void *buf,
-                            const void *in, int64_t count, int ready, lksi_request **rq)
+static lks_status post_request(lksi_comm *c, const char *what, int kind, int op, lks_dtype dtype, int root, void *buf,
+                               const void *in, int64_t count, int ready, int elsewhere, lksi_request **rq)
 {
     lksi_engine *e = engine_of(c);
     *rq = NULL;
     take_note(c);
-    follow(c, c->sequence + 1);
+    lksi_engine_follow(c, c->sequence + 1);
     TRY(lksi_engine_usable(c, what));
     lksi_request *r = request_new(c);
     if (!r) return lksi_engine_break(c, LKS_ERR_MEMORY, 1, what, "out of memory in a collective");
     r->esize = kind == LKSI_DO_REDUCE ? lks_dtype_size(dtype) : 1;
-    r->bytes = count * r->esize;
+    r->bytes = elsewhere ? 0 : count * r->esize;
     r->buf = buf;
     r->in = in;
     r->ready = ready;
@@ -658,6 +666,7 @@ lks_status lksi_engine_post(lksi_comm *c, const char *what, int kind, int op, lk
     h->dtype = dtype;
     h->op = op;
     h->root = root;
+    h->elsewhere = elsewhere;
     h->inlined = r->bytes <= e->inline_max ? (int32_t)r->bytes : 0;
     snprintf(h->what, sizeof h->what, "%s", what);
     if (!h->inlined && r->bytes > 0) {
@@ -676,6 +685,18 @@ lks_status lksi_engine_post(lksi_comm *c, const char *what, int kind, int op, lk
         if (st != LKS_OK) return st;
     }
     return LKS_OK;
+}
+
+lks_status lksi_engine_post(lksi_comm *c, const char *what, int kind, int op, lks_dtype dtype, int root, void *buf,
+                            const void *in, int64_t count, int ready, lksi_request **rq)
+{
+    return post_request(c, what, kind, op, dtype, root, buf, in, count, ready, 0, rq);
+}
+
+lks_status lksi_engine_announce(lksi_comm *c, const char *what, int kind, int op, lks_dtype dtype, int root,
+                                int64_t count, lksi_request **rq)
+{
+    return post_request(c, what, kind, op, dtype, root, NULL, NULL, count, 1, 1, rq);
 }
 
 static lks_status move(lksi_comm *c)
@@ -771,9 +792,14 @@ static const char *seen_of(lksi_comm *c, int s)
     return state == 'T' || state == 't' ? " (process is stopped)" : "";
 }
 
-/* Nothing came for the deadline: ask everybody where they are, break off with a text that names the silent ones.
- * Returns LKS_OK when r got done meanwhile. */
-static lks_status give_up(lksi_comm *c, lksi_request *r, double waited)
+lksi_request *lksi_engine_waiting(lksi_comm *c, lksi_request *r)
+{
+    lksi_request *was = engine_of(c)->waiting;
+    engine_of(c)->waiting = r;
+    return was;
+}
+
+lks_status lksi_engine_give_up(lksi_comm *c, lksi_request *r, double waited, const char *why)
 {
     lksi_engine *e = engine_of(c);
     int n = c->size;
@@ -785,7 +811,7 @@ static lks_status give_up(lksi_comm *c, lksi_request *r, double waited)
         e->polls = 0; /* notes first */
         lksi_comm_poll(c);
         if (r->done) return LKS_OK;
-        follow(c, r->head.sequence);
+        lksi_engine_follow(c, r->head.sequence);
         if (e->broken != LKS_OK) return lksi_fail(c->base, e->broken, r->head.what, "%s", e->text);
         int all = 1;
         for (int s = 0; s < n; s++) all &= s == c->rank || e->answered[s];
@@ -811,6 +837,11 @@ static lks_status give_up(lksi_comm *c, lksi_request *r, double waited)
         listed++;
     }
     if (!silent && !listed) snprintf(text, sizeof text, "every rank waits in it: the network does not deliver");
+    if (why)
+        return lksi_engine_break(c, LKS_ERR_TIMEOUT, 1, r->head.what, "%s in %s, collective %lld, step %lld: %s. The "
+                                 "communicator cannot be used any more: end the job (MPI_Abort) and resume from a "
+                                 "checkpoint", why, head_text(&r->head, what, sizeof what), (long long)r->head.sequence,
+                                 (long long)r->head.step, text);
     return lksi_engine_break(c, LKS_ERR_TIMEOUT, 1, r->head.what,
                              "no progress for %.3g s in %s, collective %lld, step %lld: %s. The communicator cannot be "
                              "used any more: end the job (MPI_Abort) and resume from a checkpoint",
@@ -847,7 +878,7 @@ lks_status lksi_engine_wait(lksi_comm *c, lksi_request *r, int patient)
     for (int64_t idle = 0;; idle++) {
         lksi_comm_poll(c);
         if (r->done) break;
-        follow(c, r->head.sequence);
+        lksi_engine_follow(c, r->head.sequence);
         if (e->broken != LKS_OK) {
             status = lksi_fail(c->base, e->broken, where, "%s", e->text);
             break;
@@ -868,7 +899,7 @@ lks_status lksi_engine_wait(lksi_comm *c, lksi_request *r, int patient)
             continue;
         }
         if (now - since < c->base->deadline) continue;
-        status = give_up(c, r, now - since);
+        status = lksi_engine_give_up(c, r, now - since, NULL);
         break;
     }
     e->waiting = outer;

@@ -26,7 +26,8 @@ typedef struct lksi_head {
     int64_t sequence, step, count; /* count: elements (reduce), bytes (broadcast, gather) */
     int32_t magic, kind, dtype, op, root;
     int32_t inlined;               /* bytes of values that follow in this message */
-    int32_t spare[2];
+    int32_t elsewhere;             /* the values move on another way: this is the head alone */
+    int32_t spare;
     char what[LKSI_WHAT];
 } lksi_head;
 
@@ -54,12 +55,16 @@ struct lksi_request {
     char *host;
     int64_t host_bytes;
     lksi_event *event;
+    void *rounded;       /* nccl.c: float32 memory in use until waited for */
 };
 
 /* Makes the head and puts the request in the active list; not ready: lksi_engine_ready follows. On failure nothing is
  * posted and the other ranks are told. */
 lks_status lksi_engine_post(lksi_comm *c, const char *what, int kind, int op, lks_dtype dtype, int root, void *buf,
                             const void *in, int64_t count, int ready, lksi_request **rq);
+/* The head of an operation whose values move on another way (NCCL): done when all ranks' heads are here and agree. */
+lks_status lksi_engine_announce(lksi_comm *c, const char *what, int kind, int op, lks_dtype dtype, int root,
+                                int64_t count, lksi_request **rq);
 /* Everything that can move is moved. */
 void lksi_engine_poll(lksi_comm *c);
 /* Waits with the deadline. Does not free. patient: rank 0 is in a long call; only its death or stop counts. */
@@ -72,6 +77,15 @@ lks_status lksi_engine_break(lksi_comm *c, lks_status code, int tell, const char
 /* LKS_OK, or the error that broke the communicator, recorded again for `where`. */
 lks_status lksi_engine_usable(lksi_comm *c, const char *where);
 int lksi_engine_broken(lksi_comm *c);
+/* Nothing came for `waited` seconds (or, with `why`, that happened): asks every rank where it is and breaks off with a
+ * text that names the silent ones. LKS_OK when r got done meanwhile. */
+lks_status lksi_engine_give_up(lksi_comm *c, lksi_request *r, double waited, const char *why);
+/* What this rank waits for, as others are told; returns what it was. */
+lksi_request *lksi_engine_waiting(lksi_comm *c, lksi_request *r);
+/* Breaks off as another rank has said it did, once this one has come to operation `sequence`. */
+void lksi_engine_follow(lksi_comm *c, int64_t sequence);
+/* Names a node. */
+uint64_t lksi_node_key(void);
 
 lks_status lksi_engine_open(lksi_comm *c);
 void lksi_engine_close(lksi_comm *c);
@@ -89,5 +103,8 @@ lks_status lksi_combine_check(lksi_base *b, const char *where, lks_dtype dtype, 
 
 extern const lksi_transport lksi_transport_self;
 extern const lksi_transport lksi_transport_mpi;
+extern const lksi_transport lksi_transport_nccl;
+/* Whether all ranks can use it: c->transport and c->transport_text, why not in there. Collective. */
+lks_status lksi_nccl_choose(lksi_comm *c);
 
 #endif

@@ -208,4 +208,5 @@ static lks_status mpi_wait(void *self, lksi_request *r)
 const lksi_transport lksi_transport_mpi = {
     LKSI_ABI,      sizeof(lksi_transport), "mpi",    mpi_open, mpi_close, mpi_all_reduce,
     mpi_broadcast, mpi_all_gather,         mpi_test, mpi_wait, mpi_poll,
+    NULL,
 };

@@ -58,4 +58,5 @@ static void self_poll(void *self)
 const lksi_transport lksi_transport_self = {
     LKSI_ABI,       sizeof(lksi_transport), "self",    self_open, self_close, self_all_reduce,
     self_broadcast, self_all_gather,        self_test, self_wait, self_poll,
+    NULL,
 };

@@ -14,7 +14,7 @@
 
 struct lks_config {
     char device[16];
-    int threads;
+    int threads, transport;
     int64_t seed;
     double deadline;
     lks_log_fn log;
@@ -49,6 +49,17 @@ lks_status lks_config_set_device(lks_config *c, const char *device)
             return LKS_OK;
         }
     return refuse(c, "lks_config_set_device: the device is one of cpu, cuda, auto, far");
+}
+
+lks_status lks_config_set_transport(lks_config *c, const char *transport)
+{
+    static const char *const known[] = {"auto", "mpi", "nccl"}; /* by number of LKSI_TRANSPORT */
+    for (int i = 0; i < 3 && transport; i++)
+        if (!strcmp(transport, known[i])) {
+            c->transport = i;
+            return LKS_OK;
+        }
+    return refuse(c, "lks_config_set_transport: the transport is one of auto, mpi, nccl");
 }
 
 lks_status lks_config_set_threads(lks_config *c, int threads)
@@ -209,14 +220,16 @@ static lks_status open_device(lks_context *ctx, const lks_config *config, int ki
     return (ctx->autocast = lksi_autocast_create(ctx)) ? LKS_OK : LKS_ERR_MEMORY;
 }
 
-static lks_status same_everywhere(lks_context *ctx, int kind)
+static lks_status same_everywhere(lks_context *ctx, int kind, int transport)
 {
-    int64_t v[4] = {ctx->seed, ~ctx->seed, kind, ~(int64_t)kind};
-    TRY(lksi_host_reduce(ctx->comm, "context settings", v, 4, LKS_I64, LKS_MAX));
+    int64_t v[6] = {ctx->seed, ~ctx->seed, kind, ~(int64_t)kind, transport, ~(int64_t)transport};
+    TRY(lksi_host_reduce(ctx->comm, "context settings", v, 6, LKS_I64, LKS_MAX));
     if (v[0] != ~v[1])
         return lksi_fail(&ctx->base, LKS_ERR_ARGUMENT, "lks_context_create", "ranks were given different seeds");
     if (v[2] != ~v[3])
         return lksi_fail(&ctx->base, LKS_ERR_ARGUMENT, "lks_context_create", "ranks were given different devices");
+    if (v[4] != ~v[5])
+        return lksi_fail(&ctx->base, LKS_ERR_ARGUMENT, "lks_context_create", "ranks were given different transports");
     return LKS_OK;
 }
 
@@ -264,8 +277,9 @@ lks_status lks_context_create(MPI_Comm comm, const lks_config *config, lks_conte
         ctx->local_size = ctx->comm->local_size;
         s = resolve(ctx, device, &kind);
         if (s == LKS_OK) s = lksi_agree(ctx->comm, "lks_context_create", open_device(ctx, config, kind));
-        if (s == LKS_OK) s = same_everywhere(ctx, kind);
-        if (s == LKS_OK) s = lksi_agree(ctx->comm, "lks_context_create", lksi_comm_attach(ctx->comm, ctx->dev));
+        int transport = config ? config->transport : LKSI_TRANSPORT_AUTO;
+        if (s == LKS_OK) s = same_everywhere(ctx, kind, transport);
+        if (s == LKS_OK) s = lksi_comm_attach(ctx->comm, ctx->dev, transport);
     }
     if (s != LKS_OK) {
         if (config)
@@ -307,6 +321,7 @@ int lks_local_rank(const lks_context *ctx) { return ctx->local_rank; }
 int lks_local_size(const lks_context *ctx) { return ctx->local_size; }
 const char *lks_device_name(const lks_context *ctx) { return ctx->dev->be->name; }
 const char *lks_device_description(const lks_context *ctx) { return ctx->dev->be->describe(ctx->dev->self); }
+const char *lks_transport(const lks_context *ctx) { return ctx->comm->transport_text; }
 int lks_threads(const lks_context *ctx) { return ctx->threads; }
 
 lks_status lks_synchronize(lks_context *ctx) { return lksi_device_synchronize(ctx->dev); }

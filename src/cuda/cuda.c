@@ -4,10 +4,13 @@
  * says so. Kernels are in kernels/, products in blas.c. The caller's current device is put back by every entry.
  */
 #include "cuda/inside.h"
+#include <pthread.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #define SMALL_UPLOAD 4096
 #define PINNED_LEAST 4096
@@ -43,6 +46,17 @@ struct pinned { struct pinned *next; };
 
 struct scratch { void *p; int64_t bytes; };
 
+/* A thread that waits for an event, so that the caller's can look after other things meanwhile. Started when first
+ * needed. */
+struct waiter {
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t work, ended;
+    lksi_event *event; /* of the wait under way, or of the last one */
+    cudaError_t result;
+    int up, busy, quit, device;
+};
+
 struct lksi_cuda {
     lksi_base *base;
     int device, sms, sm;
@@ -55,6 +69,7 @@ struct lksi_cuda {
     struct { void *p; void (*destroy)(lksi_cuda *cuda, void *state); } state[LKSI_CUDA_STATES];
     char describe[256];
     char failure[LKSI_WHY];
+    struct waiter waiter;
 };
 
 /* --- errors --- */
@@ -81,6 +96,15 @@ static lks_status check(lksi_cuda *c, cudaError_t e, const char *what)
     (void)cudaGetLastError();
     snprintf(c->failure, sizeof c->failure, "%s: %s (%s)", what, cudaGetErrorString(e), cudaGetErrorName(e));
     return status_of(e);
+}
+
+lks_status lksi_cuda_failed(lksi_cuda *c, lks_status code, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    vsnprintf(c->failure, sizeof c->failure, format, args);
+    va_end(args);
+    return code;
 }
 
 lks_status lksi_cuda_launched(const lksi_args *a)
@@ -117,7 +141,7 @@ static lks_status report(lksi_cuda *c)
 
 /* --- the caller's current device --- */
 
-static int enter(const lksi_cuda *c)
+int lksi_cuda_enter(const lksi_cuda *c)
 {
     int was = -1;
     (void)cudaGetDevice(&was);
@@ -125,7 +149,7 @@ static int enter(const lksi_cuda *c)
     return was;
 }
 
-static void leave(const lksi_cuda *c, int was)
+void lksi_cuda_leave(const lksi_cuda *c, int was)
 {
     if (was >= 0 && was != c->device) (void)cudaSetDevice(was);
 }
@@ -211,10 +235,13 @@ static lks_status open_parts(lksi_cuda *c, const lksi_device_options *o)
     return check(c, cudaDeviceSynchronize(), "the first kernel");
 }
 
+static void waiter_close(struct waiter *w);
+
 static void cuda_close(void *self)
 {
     lksi_cuda *c = self;
-    int was = enter(c);
+    int was = lksi_cuda_enter(c);
+    waiter_close(&c->waiter);
     for (int i = 0; i < LKSI_STREAMS; i++)
         if (c->stream[i]) (void)cudaStreamSynchronize(c->stream[i]);
     for (int i = 0; i < LKSI_CUDA_STATES; i++)
@@ -234,7 +261,7 @@ static void cuda_close(void *self)
     for (int i = 0; i < LKSI_STREAMS; i++)
         if (c->stream[i]) (void)cudaStreamDestroy(c->stream[i]);
     (void)cudaGetLastError();
-    leave(c, was);
+    lksi_cuda_leave(c, was);
     host->free(c->base, c);
 }
 
@@ -275,20 +302,20 @@ static int cuda_threads(void *self)
 static lks_status cuda_alloc(void *self, int64_t bytes, void **p)
 {
     lksi_cuda *c = self;
-    int was = enter(c);
+    int was = lksi_cuda_enter(c);
     *p = NULL;
     lks_status code = check(c, cudaMalloc(p, bytes > 0 ? (size_t)bytes : 1), "cudaMalloc");
-    leave(c, was);
+    lksi_cuda_leave(c, was);
     return code;
 }
 
 static void cuda_free(void *self, void *p, int64_t bytes)
 {
     lksi_cuda *c = self;
-    int was = enter(c);
+    int was = lksi_cuda_enter(c);
     (void)bytes;
     check(c, cudaFree(p), "cudaFree");
-    leave(c, was);
+    lksi_cuda_leave(c, was);
 }
 
 /* Pinned memory is slow to get: blocks are kept, by powers of two. */
@@ -309,10 +336,10 @@ static lks_status cuda_host_alloc(void *self, int64_t bytes, void **p)
         *p = first;
         return LKS_OK;
     }
-    int was = enter(c);
+    int was = lksi_cuda_enter(c);
     *p = NULL;
     lks_status code = check(c, cudaHostAlloc(p, (size_t)1 << k, cudaHostAllocPortable), "cudaHostAlloc");
-    leave(c, was);
+    lksi_cuda_leave(c, was);
     return code;
 }
 
@@ -357,55 +384,126 @@ lks_status lksi_cuda_scratch(lksi_cuda *c, cudaStream_t stream, const lksi_args 
 static lks_status cuda_upload(void *self, int stream, void *dst, const void *src, int64_t bytes)
 {
     lksi_cuda *c = self;
-    int was = enter(c);
+    int was = lksi_cuda_enter(c);
     /* Small ones travel with a launch: the source is read at once, and nothing is ever waited for. */
     cudaError_t e = bytes <= SMALL_UPLOAD
                         ? lksi_cuda_write(c->stream[stream], dst, src, bytes)
                         : cudaMemcpyAsync(dst, src, (size_t)bytes, cudaMemcpyHostToDevice, c->stream[stream]);
     lks_status code = check(c, e, "copy to the device");
-    leave(c, was);
+    lksi_cuda_leave(c, was);
     return code;
 }
 
 static lks_status cuda_download(void *self, int stream, void *to, const void *src, int64_t bytes)
 {
     lksi_cuda *c = self;
-    int was = enter(c);
+    int was = lksi_cuda_enter(c);
     lks_status code = check(c, cudaMemcpyAsync(to, src, (size_t)bytes, cudaMemcpyDeviceToHost, c->stream[stream]),
                             "copy from the device");
-    leave(c, was);
+    lksi_cuda_leave(c, was);
     return code;
 }
 
 static lks_status cuda_copy(void *self, int stream, void *dst, const void *src, int64_t bytes)
 {
     lksi_cuda *c = self;
-    int was = enter(c);
+    int was = lksi_cuda_enter(c);
     lks_status code = check(c, cudaMemcpyAsync(dst, src, (size_t)bytes, cudaMemcpyDeviceToDevice, c->stream[stream]),
                             "copy on the device");
-    leave(c, was);
+    lksi_cuda_leave(c, was);
     return code;
 }
 
 static lks_status cuda_fill(void *self, int stream, void *dst, int byte, int64_t bytes)
 {
     lksi_cuda *c = self;
-    int was = enter(c);
+    int was = lksi_cuda_enter(c);
     lks_status code = check(c, cudaMemsetAsync(dst, byte, (size_t)bytes, c->stream[stream]), "fill on the device");
-    leave(c, was);
+    lksi_cuda_leave(c, was);
     return code;
 }
 
 /* --- events --- */
+
+/* The thread is its own: it makes the device current before its first call, and takes no signals. */
+static void *waiter_main(void *arg)
+{
+    struct waiter *w = arg;
+    (void)cudaSetDevice(w->device);
+    pthread_mutex_lock(&w->lock);
+    while (!w->quit) {
+        if (!w->busy) {
+            pthread_cond_wait(&w->work, &w->lock);
+            continue;
+        }
+        cudaEvent_t event = w->event->event;
+        pthread_mutex_unlock(&w->lock);
+        cudaError_t result = cudaEventSynchronize(event);
+        pthread_mutex_lock(&w->lock);
+        w->result = result;
+        w->busy = 0;
+        pthread_cond_broadcast(&w->ended);
+    }
+    pthread_mutex_unlock(&w->lock);
+    return NULL;
+}
+
+static int waiter_open(lksi_cuda *c)
+{
+    struct waiter *w = &c->waiter;
+    if (w->up) return 1;
+    pthread_condattr_t a;
+    sigset_t all, was;
+    pthread_condattr_init(&a);
+    pthread_condattr_setclock(&a, CLOCK_MONOTONIC);
+    pthread_mutex_init(&w->lock, NULL);
+    pthread_cond_init(&w->work, &a);
+    pthread_cond_init(&w->ended, &a);
+    pthread_condattr_destroy(&a);
+    w->device = c->device;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &was);
+    w->up = pthread_create(&w->thread, NULL, waiter_main, w) == 0;
+    pthread_sigmask(SIG_SETMASK, &was, NULL);
+    if (w->up) return 1;
+    pthread_mutex_destroy(&w->lock);
+    pthread_cond_destroy(&w->work);
+    pthread_cond_destroy(&w->ended);
+    return 0;
+}
+
+static void waiter_close(struct waiter *w)
+{
+    if (!w->up) return;
+    pthread_mutex_lock(&w->lock);
+    w->quit = 1;
+    pthread_cond_broadcast(&w->work);
+    pthread_mutex_unlock(&w->lock);
+    pthread_join(w->thread, NULL);
+    pthread_mutex_destroy(&w->lock);
+    pthread_cond_destroy(&w->work);
+    pthread_cond_destroy(&w->ended);
+    w->up = 0;
+}
+
+/* e goes away: nobody may be waiting for it. */
+static void waiter_forget(struct waiter *w, const lksi_event *e)
+{
+    if (!w->up) return;
+    pthread_mutex_lock(&w->lock);
+    while (w->busy && w->event == e) pthread_cond_wait(&w->ended, &w->lock);
+    if (w->event == e) w->event = NULL;
+    pthread_mutex_unlock(&w->lock);
+}
 
 static lks_status cuda_event_create(void *self, lksi_event **e)
 {
     lksi_cuda *c = self;
     *e = host->alloc(c->base, sizeof **e);
     if (!*e) return LKS_ERR_MEMORY;
-    int was = enter(c);
+    int was = lksi_cuda_enter(c);
     lks_status code = check(c, cudaEventCreateWithFlags(&(*e)->event, cudaEventDisableTiming), "cudaEventCreate");
-    leave(c, was);
+    lksi_cuda_leave(c, was);
     if (code != LKS_OK) {
         host->free(c->base, *e);
         *e = NULL;
@@ -417,37 +515,38 @@ static void cuda_event_destroy(void *self, lksi_event *e)
 {
     lksi_cuda *c = self;
     if (!e) return;
-    int was = enter(c);
+    waiter_forget(&c->waiter, e);
+    int was = lksi_cuda_enter(c);
     (void)cudaEventDestroy(e->event);
-    leave(c, was);
+    lksi_cuda_leave(c, was);
     host->free(c->base, e);
 }
 
 static lks_status cuda_event_record(void *self, lksi_event *e, int stream)
 {
     lksi_cuda *c = self;
-    int was = enter(c);
+    int was = lksi_cuda_enter(c);
     lks_status code = check(c, cudaEventRecord(e->event, c->stream[stream]), "cudaEventRecord");
-    leave(c, was);
+    lksi_cuda_leave(c, was);
     return code;
 }
 
 static lks_status cuda_stream_wait(void *self, int stream, lksi_event *e)
 {
     lksi_cuda *c = self;
-    int was = enter(c);
+    int was = lksi_cuda_enter(c);
     lks_status code = check(c, cudaStreamWaitEvent(c->stream[stream], e->event, 0), "cudaStreamWaitEvent");
-    leave(c, was);
+    lksi_cuda_leave(c, was);
     return code;
 }
 
 static int cuda_event_done(void *self, lksi_event *e)
 {
     lksi_cuda *c = self;
-    int was = enter(c);
+    int was = lksi_cuda_enter(c);
     cudaError_t s = cudaEventQuery(e->event);
     int done = s == cudaSuccess ? 1 : s == cudaErrorNotReady ? 0 : check(c, s, "a queued kernel");
-    leave(c, was);
+    lksi_cuda_leave(c, was);
     if (s == cudaErrorNotReady) (void)cudaGetLastError();
     return done == 1 && c->fault.record->kind ? LKS_ERR_ARGUMENT : done;
 }
@@ -455,10 +554,46 @@ static int cuda_event_done(void *self, lksi_event *e)
 static lks_status cuda_event_wait(void *self, lksi_event *e)
 {
     lksi_cuda *c = self;
-    int was = enter(c);
+    int was = lksi_cuda_enter(c);
     lks_status code = check(c, cudaEventSynchronize(e->event), "a queued kernel"), found = report(c);
-    leave(c, was);
+    lksi_cuda_leave(c, was);
     return code != LKS_OK ? code : found;
+}
+
+static int cuda_event_wait_for(void *self, lksi_event *e, double seconds)
+{
+    lksi_cuda *c = self;
+    struct waiter *w = &c->waiter;
+    cudaError_t result = cudaErrorNotReady;
+    int was = lksi_cuda_enter(c);
+    if (!waiter_open(c)) {
+        result = cudaEventSynchronize(e->event);
+    } else {
+        pthread_mutex_lock(&w->lock);
+        int mine = w->busy && w->event == e;
+        if (!mine) result = cudaEventQuery(e->event);
+        if (result == cudaErrorNotReady) {
+            (void)cudaGetLastError();
+            struct timespec until;
+            clock_gettime(CLOCK_MONOTONIC, &until);
+            int64_t ns = until.tv_nsec + (int64_t)(seconds * 1e9);
+            until.tv_sec += ns / 1000000000;
+            until.tv_nsec = ns % 1000000000;
+            int late = 0;
+            if (!w->busy) {
+                w->event = e;
+                w->busy = mine = 1;
+                pthread_cond_broadcast(&w->work);
+            }
+            while (w->busy && !late) late = pthread_cond_timedwait(&w->ended, &w->lock, &until) != 0;
+            if (!w->busy && mine) result = w->result;
+        }
+        pthread_mutex_unlock(&w->lock);
+    }
+    int code = result == cudaSuccess ? 1 : result == cudaErrorNotReady ? 0 : check(c, result, "a queued kernel");
+    lks_status found = code == 1 ? report(c) : LKS_OK;
+    lksi_cuda_leave(c, was);
+    return found != LKS_OK ? found : code;
 }
 
 static void *cuda_host_view(void *self, void *p)
@@ -478,7 +613,7 @@ static int cuda_has(void *self, int op)
 static lks_status cuda_launch(void *self, int stream, const lksi_args *a)
 {
     lksi_cuda *c = self;
-    int was = enter(c);
+    int was = lksi_cuda_enter(c);
     lks_status code = report(c);
     if (code != LKS_OK)
         lksi_cuda_why(a, code, "an earlier call failed: %s", c->failure);
@@ -486,7 +621,7 @@ static lks_status cuda_launch(void *self, int stream, const lksi_args *a)
         code = lksi_cuda_why(a, LKS_ERR_UNSUPPORTED, "there is no kernel for it");
     else
         code = kernels[a->op](c, c->stream[stream], a);
-    leave(c, was);
+    lksi_cuda_leave(c, was);
     return code;
 }
 
@@ -497,6 +632,10 @@ static const char *cuda_failure(void *self)
 
 /* --- what kernels ask --- */
 
+int lksi_cuda_device(const lksi_cuda *c) { return c->device; }
+cudaStream_t lksi_cuda_stream(const lksi_cuda *c, int stream) { return c->stream[stream]; }
+const char *lksi_cuda_failure(const lksi_cuda *c) { return c->failure; }
+lksi_base *lksi_cuda_base(const lksi_cuda *c) { return c->base; }
 int lksi_cuda_sms(const lksi_cuda *c) { return c->sms; }
 int lksi_cuda_sm(const lksi_cuda *c) { return c->sm; }
 lksi_fault lksi_cuda_fault(const lksi_cuda *c) { return c->fault; }
@@ -544,6 +683,8 @@ static const lksi_backend lksi_backend_cuda = {
     .has = cuda_has,
     .launch = cuda_launch,
     .failure = cuda_failure,
+    .event_wait_for = cuda_event_wait_for,
+    .collectives = &lksi_cuda_collectives,
 };
 
 static void attach(const lksi_host *h)

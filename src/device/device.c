@@ -57,11 +57,29 @@ void lksi_device_close(lksi_device *d)
     lksi_free(d->base, s);
 }
 
+/* Waits for e; meanwhile whoever stands behind d->idle is asked whether it makes sense. */
+static lks_status wait_event(lksi_device *d, lksi_event *e)
+{
+    const lksi_backend *be = d->be;
+    lks_status code;
+    if (!d->idle || !be->event_wait_for) {
+        code = be->event_wait(d->self, e);
+    } else {
+        double start = lksi_now(), rest = 0.0002;
+        int done;
+        while ((done = be->event_wait_for(d->self, e, rest)) == 0) {
+            if ((code = d->idle(d->idle_user, lksi_now() - start)) != LKS_OK) return code;
+            if (rest < 0.005) rest *= 2;
+        }
+        code = done < 0 ? done : LKS_OK;
+    }
+    return code == LKS_OK ? code : failed(d, code, "wait for the device");
+}
+
 lks_status lksi_device_event_wait(lksi_device *d, lksi_event *e)
 {
     d->waits++;
-    lks_status code = d->be->event_wait(d->self, e);
-    return code == LKS_OK ? code : failed(d, code, "wait for the device");
+    return wait_event(d, e);
 }
 
 /* Waits for all that was queued on stream before. */
@@ -69,8 +87,7 @@ static lks_status wait_stream(lksi_device *d, int stream)
 {
     lksi_event *e = ((struct device *)d)->event;
     lks_status code = d->be->event_record(d->self, e, stream);
-    if (code == LKS_OK) code = d->be->event_wait(d->self, e);
-    return code == LKS_OK ? code : failed(d, code, "wait for the device");
+    return code == LKS_OK ? wait_event(d, e) : failed(d, code, "wait for the device");
 }
 
 lks_status lksi_device_synchronize(lksi_device *d)

@@ -15,8 +15,31 @@ typedef struct lksi_event lksi_event; /* a place in a stream */
 
 typedef struct lksi_device_options { int threads, local_rank, local_size; } lksi_device_options;
 
+/* Collectives between the devices of several ranks, without the host (NCCL). They are queued on the comm stream, in
+ * place where in and out are the same. After each call `state` is asked until it is not 0: only then is the work in
+ * the stream. `device` is the backend's self; nothing waits but what says so. */
+#define LKSI_GROUP_ID 128
+#define LKSI_GROUP_KEY 64
+typedef struct lksi_collectives {
+    int size; /* of this struct */
+    /* LKS_OK and what it is ("NCCL 2.28.3"), or why there is none. LKSI_WHY bytes. */
+    lks_status (*probe)(void *device, char *text);
+    /* LKSI_GROUP_KEY bytes that no other device of this node has. */
+    void (*identity)(void *device, char *key);
+    lks_status (*unique_id)(void *device, char *id); /* LKSI_GROUP_ID bytes, from one rank to all */
+    lks_status (*open)(void *device, const char *id, int size, int rank, void **group); /* begins; see state */
+    int (*state)(void *group); /* 1 done, 0 not yet, negative status: the group is broken */
+    lks_status (*all_reduce)(void *group, void *buf, int64_t count, lks_dtype dtype, int op); /* no mean */
+    lks_status (*broadcast)(void *group, void *buf, int64_t bytes, int root);
+    lks_status (*all_gather)(void *group, const void *in, void *out, int64_t bytes);
+    /* What is queued ends with anything as its result; later calls fail. From any thread, once. */
+    void (*abort)(void *group);
+    void (*close)(void *group, double seconds); /* waits so long for the other ranks; NULL is fine */
+    const char *(*failure)(void *device);       /* text of the last failure */
+} lksi_collectives;
+
 /* A backend: one const table. size = sizeof the struct it was compiled with, abi = LKSI_ABI. */
-#define LKSI_ABI 1
+#define LKSI_ABI 2
 typedef struct lksi_backend {
     int abi, size;
     const char *name; /* "cpu" */
@@ -50,6 +73,10 @@ typedef struct lksi_backend {
     /* Text of the last failure other than that of a launch (those have a->why); "" if there is none. A queued kernel
      * that fails later is reported once, by the next launch or event_wait; event_done shows it until then. */
     const char *(*failure)(void *self);
+    /* May be NULL. As event_wait, but for `seconds` at most: 1 done, 0 not yet, negative status. The wait goes on
+     * behind the scenes, so that asking again costs nothing. */
+    int (*event_wait_for)(void *self, lksi_event *e, double seconds);
+    const lksi_collectives *collectives; /* may be NULL */
 } lksi_backend;
 
 /* Backends that are compiled in. */
@@ -64,6 +91,10 @@ typedef struct lksi_device {
     int64_t used, peak, held; /* bytes: handed out, highest, taken from the backend */
     int64_t waits;            /* host waits for events so far */
     int64_t launches;
+    /* Called now and then while the host waits for the device, which may itself wait for another rank; an error, which
+     * is recorded, ends the wait. NULL: nobody. */
+    lks_status (*idle)(void *user, double waited);
+    void *idle_user;
 } lksi_device;
 
 lks_status lksi_device_open(lksi_base *b, const lksi_backend *be, const lksi_device_options *o, lksi_device **d);

@@ -28,7 +28,10 @@ int cmd_info(int argc, const char **argv)
         if (speaks()) print_ops();
         return 0;
     }
-    if ((code = job_open(&j, &o))) return code;
+    code = job_open(&j, &o);
+    /* What a bug report needs is wanted all the more when the device fails. */
+    if (code && !opt_given(&o, device) && !options_set(&o, OPT_device, "cpu", 0)) code = job_open(&j, &o);
+    if (code) return code;
     if (lks_rank(j.ctx) == 0) {
         struct utsname u;
         for (int i = 0; i < lks_build_count(); i++) printf("%-14s %s\n", lks_build_name(i), lks_build_value(i));
@@ -41,6 +44,7 @@ int cmd_info(int argc, const char **argv)
         char cuda[2048];
         printf("%-14s %s%s\n", "device cuda", lks_device_probe("cuda", cuda, sizeof cuda) ? "" : "none: ", cuda);
         printf("%-14s %d, on this node %d\n", "ranks", lks_size(j.ctx), lks_local_size(j.ctx));
+        printf("%-14s %s\n", "transport", lks_transport(j.ctx));
     }
     job_close(&j);
     return 0;

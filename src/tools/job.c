@@ -31,6 +31,7 @@ int job_open(job *j, options *o)
     lks_config *c = lks_config_new();
     if (!c) return usage_error("out of memory");
     if (opt_text(o, device)) lks_config_set_device(c, opt_text(o, device));
+    if (opt_text(o, transport)) lks_config_set_transport(c, opt_text(o, transport));
     lks_config_set_threads(c, (int)opt_whole(o, threads));
     lks_config_set_seed(c, opt_whole(o, seed));
     if (opt_real(o, deadline) > 0) lks_config_set_deadline(c, opt_real(o, deadline));
@@ -203,7 +204,8 @@ int job_validate(job *j, int64_t batch, double *loss, double *score, int *stop)
 static int remembered(int id)
 {
     switch (id) {
-    case OPT_data: case OPT_out: case OPT_resume: case OPT_config: case OPT_device: case OPT_threads: case OPT_deadline:
+    case OPT_data: case OPT_out: case OPT_resume: case OPT_config: case OPT_device: case OPT_transport:
+    case OPT_threads: case OPT_deadline:
     case OPT_eval_every: case OPT_log_every: case OPT_checkpoint_every: case OPT_keep: case OPT_prompt: case OPT_tokens:
     case OPT_temperature: case OPT_image: case OPT_ops: case OPT_output: return 0;
     }

@@ -56,7 +56,8 @@ AS_IF([test "x$with_cuda" != xno], [
        test $have_cudnn = yes || cudnn_version="no (it does not link)"])
     AC_COMPUTE_INT([lks_major], [NCCL_MAJOR * 1000 + NCCL_MINOR], [[#include <nccl.h>]], [lks_major=no])
     AS_IF([test "x$lks_major" != xno],
-      [nccl_version="`expr $lks_major / 1000`.`expr $lks_major % 1000`"])
+      [nccl_version="`expr $lks_major / 1000`.`expr $lks_major % 1000`"
+       AC_DEFINE([HAVE_NCCL], [1], [nccl.h is there; the library is looked for when ranks with GPUs meet])])
     CPPFLAGS=$sv_CPPFLAGS])])
 AS_IF([test "x$enable_shared" = xno && test $have_cuda = yes], [have_cuda=no cuda_why="a module needs --enable-shared"])
 AS_IF([test $have_cuda = no], [
