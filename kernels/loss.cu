@@ -4,7 +4,7 @@
  * derivatives. A row of logits is read once: its maximum and the sum of exponentials go along together. No probability
  * is stored. Sums over rows or elements are taken in tiles of a fixed size, whose double sums are added in order.
  */
-#include "common.cuh"
+#include "loss.cuh"
 #include "table/loss.h"
 
 using namespace lksi;
@@ -15,43 +15,6 @@ namespace {
 /* exp(x) for x <= 0, or above it by a rounding. */
 __device__ inline float below(float x) { return lksi_exp_negative(x); }
 __device__ inline double below(double x) { return exp(x); }
-
-/* Sum of the threads of a block, in a fixed tree; thread 0 has the result. room: one entry a warp. */
-__device__ inline double block_sum(double x, double *room)
-{
-    for (int half = 16; half > 0; half /= 2) x += __shfl_xor_sync(0xffffffffu, x, half);
-    __syncthreads();
-    if (threadIdx.x % 32 == 0) room[threadIdx.x / 32] = x;
-    __syncthreads();
-    if (threadIdx.x == 0)
-        for (int k = 1; k < LKSI_THREADS / 32; k++) x += room[k];
-    return x;
-}
-
-/* What the tiles gave: pairs of a sum and what a mean is over. divisor: taken instead of that, if `fixed`. */
-struct result {
-    void *loss, *count;
-    int loss_dtype, count_dtype, reduction, fixed;
-    double divisor;
-};
-
-__global__ void __launch_bounds__(LKSI_THREADS) finish(result r, const double *part, int64_t tiles)
-{
-    __shared__ double room[LKSI_THREADS / 32];
-    double sum = 0, count = 0;
-    for (int64_t i = threadIdx.x; i < tiles; i += LKSI_THREADS) {
-        sum += part[2 * i];
-        count += part[2 * i + 1];
-    }
-    sum = block_sum(sum, room);
-    count = block_sum(count, room);
-    if (threadIdx.x != 0) return;
-    if (r.count) store(r.count, r.count_dtype, 0, count);
-    if (!r.loss) return;
-    if (r.fixed) sum /= r.divisor;
-    else if (r.reduction == 4 || (r.reduction == 1 && count != 0)) sum /= count;
-    store(r.loss, r.loss_dtype, 0, sum);
-}
 
 /* --- cross entropy --- */
 
@@ -308,17 +271,6 @@ template <class T, class C> void backward(cudaStream_t stream, const entropy &e)
     }
 }
 
-const lksi_view *given(const lksi_args *a, int i) { return i < a->nin && a->in[i].ndim >= 0 ? &a->in[i] : NULL; }
-
-/* x [N, C, d...] without its dim of classes. */
-lksi_view rows_of(const lksi_view *x)
-{
-    lksi_view v = *x;
-    v.ndim = x->ndim - 1;
-    for (int d = 2; d < x->ndim; d++) v.shape[d - 1] = x->shape[d], v.stride[d - 1] = x->stride[d];
-    return v;
-}
-
 entropy describe(lksi_cuda *cuda, const lksi_args *a, const lksi_view *x, const lksi_view *weight)
 {
     entropy e = {};
@@ -338,7 +290,7 @@ LKSI_CUDA(cross_entropy)
 {
     const lksi_view *x = &a->in[0], *lse = &a->out[1];
     entropy e = describe(cuda, a, x, given(a, 2));
-    lksi_view x_rows = rows_of(x);
+    lksi_view x_rows = without_classes(x);
     e.each = e.reduction == 0;
     const lksi_view *view[5] = {lse, &x_rows, &a->in[1], e.each ? &a->out[0] : lse, lse};
     e.rows = walk_of<5>(view, true);
@@ -363,7 +315,7 @@ LKSI_CUDA(cross_entropy_backward)
 {
     const lksi_view *x = &a->in[1], *dx = &a->out[0];
     entropy e = describe(cuda, a, x, given(a, 5));
-    lksi_view x_rows = rows_of(x), y_rows = rows_of(dx);
+    lksi_view x_rows = without_classes(x), y_rows = without_classes(dx);
     const lksi_view *view[5] = {&y_rows, &x_rows, &a->in[2], &a->in[3], &a->in[0]};
     e.rows = walk_of<5>(view, true);
     e.y_step = dx->shape[1] == 1 ? 1 : dx->stride[1];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * blas.c - matmul and linear by cublasLt: float32 accumulation (float64 for float64), never TF32, bias added in the
+ * blas.c - matmul, linear, addmm and their kin by cublasLt: float32 accumulation (float64 for float64), never TF32, bias added in the
  * epilogue, algorithms by the library's heuristic, asked once a shape. Operands that lie in neither order are copied
  * first; batches of one stride are one call.
  */
@@ -13,6 +13,10 @@
 
 /* Scratch slots of a stream. */
 enum { COPY_X, COPY_Y, COPY_BIAS, WORK };
+_Static_assert(WORK < LKSI_CUDA_PRODUCT_SLOTS, "slots");
+
+#define ROW(name) lks_status lksi_cuda_##name(lksi_cuda *cuda, cudaStream_t stream, const lksi_args *a)
+ROW(affine); /* kernels/elementwise.cu */
 
 /* A product of column-major matrices D[m, n] = op(A)[m, k] op(B)[k, n] (+ bias[m]) or + D. No padding: compared as
  * bytes. */
@@ -226,15 +230,39 @@ static lks_status straighten(lksi_cuda *cuda, cudaStream_t stream, const lksi_ar
     return LKS_OK;
 }
 
-/* z[..., m, n] = x[..., m, k] y[..., k, n] (+ bias[n]); all have two dims at least, z is dense. */
+/* What addmm adds: alpha x y + beta c, c broadcasts to the row's output. */
+typedef struct added {
+    double alpha, beta;
+    const lksi_view *c; /* or NULL */
+} added;
+
+/* beta c where there is nothing to multiply */
+static lks_status scaled(lksi_cuda *cuda, cudaStream_t stream, const lksi_args *a, const lksi_view *c, double beta)
+{
+    lksi_args b = *a;
+    b.in = c, b.nin = 1;
+    b.attr.affine.scale = beta, b.attr.affine.shift = 0;
+    return lksi_cuda_affine(cuda, stream, &b);
+}
+
+static int alike(const lksi_view *c, const lksi_view *z)
+{
+    int same = c->dtype == z->dtype && c->ndim == z->ndim;
+    for (int d = 0; same && d < z->ndim; d++)
+        same = c->shape[d] == z->shape[d] && (c->shape[d] == 1 || c->stride[d] == z->stride[d]);
+    return same;
+}
+
+/* z[..., m, n] = x[..., m, k] y[..., k, n] (+ bias[n]); all have two dims at least, z is dense. plus: or NULL. */
 static lks_status product(lksi_cuda *cuda, cudaStream_t stream, const lksi_args *a, lksi_view x, lksi_view y,
-                          const lksi_view *z, const lksi_view *bias)
+                          const lksi_view *z, const lksi_view *bias, const added *plus)
 {
     const int64_t m = x.shape[x.ndim - 2], k = x.shape[x.ndim - 1], n = y.shape[y.ndim - 1];
     const int size = bytes_of(z->dtype), batch_dims = z->ndim - 2;
-    const double one64 = 1, zero64 = 0;
-    const float one32 = 1, zero32 = 0;
+    const lksi_view *c_view = plus && plus->beta != 0 ? plus->c : NULL;
+    double alpha = plus ? plus->alpha : 1, beta = c_view ? plus->beta : 0;
     blas *s;
+    if (k == 0 && c_view) return scaled(cuda, stream, a, c_view, beta);
     if (k == 0) {
         if (bias) return lksi_cuda_copy_view(stream, a, z, bias);
         int64_t count = 1;
@@ -277,7 +305,9 @@ static lks_status product(lksi_cuda *cuda, cudaStream_t stream, const lksi_args 
         rows = m * b.shape[--b.ndim];
     }
 
-    int beta = 0;
+    const char *c_data = z->data;
+    if (c_view && alike(c_view, &a->out[0])) c_data = c_view->data;
+    else if (c_view) TRY(lksi_cuda_copy_view(stream, a, &a->out[0], c_view));
     const void *bias_data = NULL;
     if (bias && z->dtype == LKS_F64) { /* the epilogue has no float64 */
         TRY(lksi_cuda_copy_view(stream, a, z, bias));
@@ -316,16 +346,19 @@ static lks_status product(lksi_cuda *cuda, cudaStream_t stream, const lksi_args 
         q.dtype = z->dtype, q.trans_a = trans_y, q.trans_b = trans_x, q.bias = bias_data != NULL;
         q.align_a = alignment(py, q.step_a * size), q.align_b = alignment(px, q.step_b * size);
         q.align_d = alignment(pz, q.step_d * size);
+        const char *pc = c_data + (pz - (char *)z->data);
+        if (alignment(pc, q.step_d * size) < q.align_d) q.align_d = alignment(pc, q.step_d * size);
         entry *e = NULL;
         TRY(lookup(cuda, a, s, &q, &e));
         cublasStatus_t c = CUBLAS_STATUS_SUCCESS;
         if (bias_data)
             GO(cublasLtMatmulDescSetAttribute(e->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias_data,
                                               sizeof bias_data));
-        int dbl = z->dtype == LKS_F64;
-        GO(cublasLtMatmul(s->lt, e->desc, dbl ? (const void *)&one64 : &one32, py, e->a, px, e->b,
-                          dbl ? (const void *)(beta ? &one64 : &zero64) : (const void *)&zero32, pz, e->d, pz, e->d,
-                          &e->algo, work, (size_t)WORKSPACE, stream));
+        const int dbl = z->dtype == LKS_F64;
+        const float alpha32 = (float)alpha, beta32 = (float)beta;
+        GO(cublasLtMatmul(s->lt, e->desc, dbl ? (const void *)&alpha : &alpha32, py, e->a, px, e->b,
+                          dbl ? (const void *)&beta : &beta32, pc, e->d, pz, e->d, &e->algo, work, (size_t)WORKSPACE,
+                          stream));
         if (c != CUBLAS_STATUS_SUCCESS) return failed(a, "the product failed", c);
     }
     return lksi_cuda_launched(a);
@@ -351,7 +384,7 @@ static void dense(lksi_view *v)
     }
 }
 
-lks_status lksi_cuda_matmul(lksi_cuda *cuda, cudaStream_t stream, const lksi_args *a)
+static lks_status matmul(lksi_cuda *cuda, cudaStream_t stream, const lksi_args *a, const added *plus)
 {
     lksi_view x = a->in[0], y = a->in[1], z = a->out[0];
     int column = y.ndim == 1;
@@ -365,10 +398,27 @@ lks_status lksi_cuda_matmul(lksi_cuda *cuda, cudaStream_t stream, const lksi_arg
         z.shape[z.ndim++ - 1] = 1;
     }
     dense(&z);
-    return product(cuda, stream, a, x, y, &z, NULL);
+    return product(cuda, stream, a, x, y, &z, NULL, plus);
 }
 
-lks_status lksi_cuda_linear(lksi_cuda *cuda, cudaStream_t stream, const lksi_args *a)
+ROW(matmul) { return matmul(cuda, stream, a, NULL); }
+ROW(mv) { return matmul(cuda, stream, a, NULL); }
+ROW(dot) { return matmul(cuda, stream, a, NULL); }
+
+ROW(addmm)
+{
+    added plus = {a->attr.product.alpha, a->attr.product.beta, a->nin > 2 && a->in[2].ndim >= 0 ? &a->in[2] : NULL};
+    return matmul(cuda, stream, a, &plus);
+}
+ROW(addmv) { return lksi_cuda_addmm(cuda, stream, a); }
+
+lks_status lksi_cuda_product(lksi_cuda *cuda, cudaStream_t stream, const lksi_args *a, const lksi_view *x,
+                             const lksi_view *y, const lksi_view *z)
+{
+    return product(cuda, stream, a, *x, *y, z, NULL, NULL);
+}
+
+ROW(linear)
 {
     lksi_view x = a->in[0], y = a->in[1], z = a->out[0];
     const lksi_view *bias = a->nin > 2 && a->in[2].ndim >= 0 ? &a->in[2] : NULL;
@@ -381,5 +431,5 @@ lks_status lksi_cuda_linear(lksi_cuda *cuda, cudaStream_t stream, const lksi_arg
         z.ndim = 2;
     }
     dense(&z);
-    return product(cuda, stream, a, x, y, &z, bias);
+    return product(cuda, stream, a, x, y, &z, bias, NULL);
 }

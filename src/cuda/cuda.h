@@ -27,12 +27,18 @@ lks_status lksi_cuda_launched(const lksi_args *a);
 
 /* Device memory of at least `bytes`, 256-byte aligned, one per (stream, slot), kept and reused by later work of that
  * stream: never hand it from one row to the next. It holds anything. Fails with a text. slot < LKSI_CUDA_SLOTS. */
-#define LKSI_CUDA_SLOTS 4
+#define LKSI_CUDA_SLOTS 8
 lks_status lksi_cuda_scratch(lksi_cuda *cuda, cudaStream_t stream, const lksi_args *a, int slot, int64_t bytes,
                              void **p);
 
 /* dst = src, broadcast and converted; any strides (kernels/copy.cu). */
 lks_status lksi_cuda_copy_view(cudaStream_t stream, const lksi_args *a, const lksi_view *dst, const lksi_view *src);
+
+/* z = x y, all dense in their last two dims or not, of one dtype (blas.c); z has every batch dim. It uses the scratch
+ * slots below LKSI_CUDA_PRODUCT_SLOTS. */
+#define LKSI_CUDA_PRODUCT_SLOTS 4
+lks_status lksi_cuda_product(lksi_cuda *cuda, cudaStream_t stream, const lksi_args *a, const lksi_view *x,
+                             const lksi_view *y, const lksi_view *z);
 
 int lksi_cuda_sms(const lksi_cuda *cuda); /* multiprocessors */
 int lksi_cuda_sm(const lksi_cuda *cuda);  /* compute capability: 80, 90 */
