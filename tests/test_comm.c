@@ -4,16 +4,27 @@
  * with several rank counts; arguments: the device ("cpu", "far"); "alone": the library initialises MPI; "late": a
  * context outlives MPI_Finalize. Ranks that fail are in fail.test.
  */
+#include "comm/comm.h"
 #include "tap_mpi.h"
+#include "tensor/tensor.h"
 #include <lockstep.h>
 #include <time.h>
 
 static const char *device = "cpu";
 
+static int said; /* log lines about messages instead of shared memory */
+
+static void listen(void *user, int level, const char *line)
+{
+    (void)user;
+    said += level == LKS_LOG_INFO && strstr(line, "talk by messages") != NULL;
+}
+
 static lks_context *open_context(MPI_Comm comm, double deadline)
 {
     lks_config *config = lks_config_new();
     lks_context *ctx = NULL;
+    lks_config_set_log(config, listen, NULL);
     lks_config_set_device(config, device);
     lks_config_set_threads(config, 1);
     lks_config_set_deadline(config, deadline);
@@ -174,6 +185,92 @@ static void tensors(lks_context *ctx)
     ok(lks_barrier(ctx) == LKS_OK, "barrier");
     lks_scope_end(ctx);
     is_int(lks_live_tensors(ctx), 0, "no tensor is left");
+}
+
+/* Any bits: NaN, infinities, denormals among them. */
+static void fill(char *p, int64_t bytes, uint32_t x)
+{
+    for (int64_t i = 0; i < bytes; i++) {
+        x = x * 1664525u + 1013904223u;
+        p[i] = (char)(x >> 24);
+    }
+}
+
+/* One context goes by messages, the other by what is found. */
+static void same_either_way(MPI_Comm comm)
+{
+    const char *was = getenv("LKS_SHM");
+    char *keep = was ? strdup(was) : NULL;
+    setenv("LKS_SHM", "0", 1);
+    lks_context *by[2] = {open_context(comm, 20), NULL};
+    if (keep) setenv("LKS_SHM", keep, 1);
+    else unsetenv("LKS_SHM");
+    free(keep);
+    by[1] = open_context(comm, 20);
+    int me = lks_rank(by[0]), n = lks_size(by[0]);
+    static const int64_t sizes[] = {1, 7, 991, 993, 8161, 65536, 65537, 262151, 1100003};
+    for (lks_dtype d = 0; d < LKS_DTYPE_COUNT; d++) {
+        int good = 1;
+        for (int i = 0; i < 9; i++)
+            for (int op = LKS_SUM; op <= LKS_PRODUCT && good; op++) {
+                if (op == LKS_MEAN && !lks_dtype_is_float(d)) continue;
+                if (d == LKS_BOOL && op != LKS_MIN && op != LKS_MAX) continue;
+                if (sizes[i] > 100000 && op != LKS_SUM && op != LKS_MAX) continue;
+                int64_t bytes = sizes[i] * lks_dtype_size(d);
+                char *p[2] = {malloc((size_t)bytes), malloc((size_t)bytes)};
+                fill(p[0], bytes, (uint32_t)(me + 77 * op));
+                if (d == LKS_BOOL)
+                    for (int64_t k = 0; k < bytes; k++) p[0][k] &= 1;
+                memcpy(p[1], p[0], (size_t)bytes);
+                for (int w = 0; w < 2; w++)
+                    good &= lksi_host_reduce(by[w]->comm, "either way", p[w], sizes[i], d, op) == LKS_OK;
+                good = good && memcmp(p[0], p[1], (size_t)bytes) == 0;
+                free(p[0]);
+                free(p[1]);
+            }
+        ok(good, "%s: messages and shared memory give the same bits", lks_dtype_name(d));
+    }
+    int good = 1;
+    for (int64_t bytes = 1; bytes < 3000000 && good; bytes = bytes * 13 + 1)
+        for (int root = 0; root < n; root++) {
+            char *p = malloc((size_t)bytes), *want = malloc((size_t)bytes), *all = malloc((size_t)(bytes * n));
+            fill(p, bytes, (uint32_t)me);
+            fill(want, bytes, (uint32_t)root);
+            good &= lksi_host_gather(by[1]->comm, "blocks", p, all, bytes) == LKS_OK &&
+                    memcmp(all + root * bytes, want, (size_t)bytes) == 0;
+            good &= lksi_host_broadcast(by[1]->comm, "block", p, bytes, root) == LKS_OK &&
+                    memcmp(p, want, (size_t)bytes) == 0;
+            free(p);
+            free(want);
+            free(all);
+        }
+    ok(good, "broadcast and gather of many sizes");
+    lks_context_destroy(&by[0]);
+    lks_context_destroy(&by[1]);
+}
+
+/* More operations under way than there are places for heads, small and large in turn, finished from the last on. */
+static void many_at_once(lks_context *ctx)
+{
+    enum { MANY = 200 };
+    lksi_comm *c = ctx->comm;
+    int n = c->size, me = c->rank, good = 1;
+    lksi_request *rq[MANY];
+    int64_t *v[MANY];
+    for (int i = 0; i < MANY; i++) {
+        int m = i % 20 == 7 ? 150000 : i % 3 * 400 + 1;
+        v[i] = malloc((size_t)m * sizeof *v[i]);
+        for (int k = 0; k < m; k++) v[i][k] = me + i + k;
+        good &= lksi_host_reduce_start(c, "many", v[i], m, LKS_SUM, &rq[i]) == LKS_OK;
+        if (i == 90 && me == 0) nanosleep(&(struct timespec){0, 20000000}, NULL);
+    }
+    for (int i = MANY - 1; i >= 0; i--) {
+        int m = i % 20 == 7 ? 150000 : i % 3 * 400 + 1;
+        good &= lksi_host_reduce_finish(c, &rq[i]) == LKS_OK;
+        for (int k = 0; k < m && good; k++) good = v[i][k] == (int64_t)n * (i + k) + n * (n - 1) / 2;
+        free(v[i]);
+    }
+    ok(good, "%d reductions under way at once", MANY);
 }
 
 static lks_status long_work(void *user)
@@ -354,11 +451,14 @@ int main(int argc, char **argv)
     order(ctx);
     same_bits(ctx);
     tensors(ctx);
+    many_at_once(ctx);
     lks_context_destroy(&ctx);
+    same_either_way(MPI_COMM_WORLD);
     agreement(MPI_COMM_WORLD);
     mismatches(MPI_COMM_WORLD);
     guest(MPI_COMM_WORLD);
     lifetimes(MPI_COMM_WORLD);
+    is_int(said, 0, "no fallback that was not asked for");
     int status = done();
     MPI_Finalize();
     return status;

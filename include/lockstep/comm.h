@@ -7,6 +7,10 @@
  * collectives in the same order; each carries a tag of operation, dtype and count, and a mismatch is an error on
  * every rank that names both, not a hang or a truncated result. After a timeout or a mismatch the context's
  * communicator is broken: every later collective fails at once with the same text; end the job (MPI_Abort).
+ *
+ * Where all ranks are on one node and see each other's processes in /proc, host memory goes through a piece of memory
+ * that they share (1.4 MiB a rank, no file of a name) instead of messages: same results, same errors. The environment
+ * variable LKS_SHM=0, on any rank, keeps to messages; a node that does not allow it is told once at level info.
  */
 #ifndef LOCKSTEP_COMM_H
 #define LOCKSTEP_COMM_H

@@ -29,25 +29,29 @@ lks_status lksi_combine_check(lksi_base *b, const char *where, lks_dtype dtype, 
 #define PLUS(a, b) ((a) + (b))
 #define TIMES(a, b) ((a) * (b))
 
-/* acc[i] = acc[i] op x[i]; A is the type added in, T the type stored, LOAD converts. */
+/* acc[i] = w[i] op x[i], then acc[i] = acc[i] op x[i]; A is the type added in, T the type stored, LOAD converts. */
 #define STEP(NAME, A, T, LOAD, OP)                                                                             \
+    static void NAME##_first(A *restrict acc, const T *w, const T *x, int64_t n) {                             \
+        for (int64_t i = 0; i < n; i++) acc[i] = (A)OP((A)LOAD(w[i]), (A)LOAD(x[i]));                          \
+    }                                                                                                          \
     static void NAME(A *restrict acc, const T *restrict x, int64_t n) {                                        \
         for (int64_t i = 0; i < n; i++) acc[i] = (A)OP(acc[i], (A)LOAD(x[i]));                                 \
     }
+#define EITHER(NAME, acc, w, x, n) (w ? NAME##_first(acc, w, x, n) : NAME(acc, x, n))
 #define STEPS(NAME, A, T, LOAD)                                                                                \
     STEP(NAME##_plus, A, T, LOAD, PLUS)                                                                        \
     STEP(NAME##_times, A, T, LOAD, TIMES)                                                                      \
     STEP(NAME##_less, A, T, LOAD, LESS)                                                                        \
     STEP(NAME##_more, A, T, LOAD, MORE)                                                                        \
-    static void NAME##_step(int op, A *acc, const T *x, int64_t n) {                                           \
+    static void NAME##_step(int op, A *acc, const T *w, const T *x, int64_t n) {                               \
         switch (op) {                                                                                          \
-        case LKS_MIN: NAME##_less(acc, x, n); break;                                                           \
-        case LKS_MAX: NAME##_more(acc, x, n); break;                                                           \
-        case LKS_PRODUCT: NAME##_times(acc, x, n); break;                                                      \
-        default: NAME##_plus(acc, x, n);                                                                       \
+        case LKS_MIN: EITHER(NAME##_less, acc, w, x, n); break;                                                \
+        case LKS_MAX: EITHER(NAME##_more, acc, w, x, n); break;                                                \
+        case LKS_PRODUCT: EITHER(NAME##_times, acc, w, x, n); break;                                           \
+        default: EITHER(NAME##_plus, acc, w, x, n);                                                            \
         }                                                                                                      \
     }
-/* A whole combination in blocks: loads contribution 0, steps through the others, divides, stores. */
+/* A whole combination in blocks: steps through contributions 0 and 1, 2, ..., divides, stores. */
 #define COMBINE(NAME, A, T, LOAD, STORE, DIVIDE)                                                               \
     STEPS(NAME, A, T, LOAD)                                                                                    \
     static void NAME(int n, const char *const *in, char *out, int64_t count, int op) {                         \
@@ -55,8 +59,9 @@ lks_status lksi_combine_check(lksi_base *b, const char *where, lks_dtype dtype, 
         for (int64_t at = 0; at < count; at += BLOCK) {                                                        \
             int64_t m = count - at < BLOCK ? count - at : BLOCK;                                               \
             const T *first = (const T *)in[0] + at;                                                            \
-            for (int64_t i = 0; i < m; i++) acc[i] = (A)LOAD(first[i]);                                        \
-            for (int k = 1; k < n; k++) NAME##_step(op, acc, (const T *)in[k] + at, m);                        \
+            if (n == 1)                                                                                        \
+                for (int64_t i = 0; i < m; i++) acc[i] = (A)LOAD(first[i]);                                    \
+            for (int k = 1; k < n; k++) NAME##_step(op, acc, k == 1 ? first : NULL, (const T *)in[k] + at, m); \
             if (op == LKS_MEAN)                                                                                \
                 for (int64_t i = 0; i < m; i++) acc[i] = (A)(acc[i] DIVIDE);                                   \
             T *to = (T *)out + at;                                                                             \

@@ -81,6 +81,7 @@ static lks_status find_peers(lksi_comm *c)
             if (lksi_process(all[s].pid, &state) != all[s].started || mine.started == 0) all[s].pid = 0;
         }
         lksi_engine_peers(c, all);
+        st = lksi_engine_share(c, all);
     }
     lksi_free(c->base, all);
     return st;

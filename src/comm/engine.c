@@ -8,7 +8,7 @@
  * all operations and take the places in turn, the same on every rank; a place's tags serve one chunk after the other.
  * No chunk moves before all heads agree: after a mismatch nothing of the caller's memory is in MPI's hands.
  */
-#include "comm/engine.h"
+#include "comm/shm.h"
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
@@ -67,6 +67,8 @@ typedef struct lksi_engine {
     int inline_max;
     int64_t chunk_bytes;
     int64_t progress, polls;
+    lksi_shm *shm;       /* NULL: messages */
+    int64_t nudged;      /* notes taken since there is shared memory */
     int *index;          /* scratch of MPI_Testsome: 4 n */
     MPI_Status *status;
     const char **part;   /* scratch of combinations: n */
@@ -123,6 +125,7 @@ static void send_note(lksi_comm *c, int to, int kind, lks_status code, const cha
     }
     o->next = e->out;
     e->out = o;
+    if (e->shm) lksi_shm_nudge(e->shm, to);
 }
 
 static void reap_notes(lksi_comm *c)
@@ -302,10 +305,46 @@ static int64_t result_bytes(const lksi_comm *c, const lksi_request *r)
     return r->head.kind == LKSI_DO_GATHER ? r->bytes * c->size : r->bytes;
 }
 
+/* Into shared memory: once its place is free. */
+static void shared_start(lksi_comm *c, lksi_request *r)
+{
+    lksi_shm *m = engine_of(c)->shm;
+    if (!lksi_shm_free(m, r->head.sequence)) return;
+    r->started = 1;
+    r->left = c->size - 1;
+    memset(r->arrived, 0, (size_t)c->size);
+    own_values(c, r, lksi_shm_values(m, c->rank, r->head.sequence));
+    lksi_shm_show(m, &r->head);
+}
+
+static lks_status shared_move(lksi_comm *c, lksi_request *r)
+{
+    lksi_engine *e = engine_of(c);
+    int64_t sequence = r->head.sequence;
+    for (int s = 0; s < c->size && r->left > 0; s++) {
+        if (s == c->rank || r->arrived[s]) continue;
+        const lksi_head *h = lksi_shm_head(e->shm, s, sequence);
+        if (!h) continue;
+        r->arrived[s] = 1;
+        r->left--;
+        e->progress++;
+        if (!heads_agree(&r->head, h)) return mismatch(r, c, s, h);
+    }
+    if (r->left > 0) return LKS_OK;
+    inline_result(c, r, lksi_shm_values(e->shm, 0, sequence), lksi_shm_stride(e->shm));
+    lksi_shm_take(e->shm, sequence);
+    r->headed = 1;
+    return LKS_OK;
+}
+
 static lks_status head_start(lksi_comm *c, lksi_request *r)
 {
     lksi_engine *e = engine_of(c);
     int n = c->size, rc = MPI_SUCCESS;
+    if (e->shm) {
+        shared_start(c, r);
+        return LKS_OK;
+    }
     r->started = 1;
     if (n <= LKSI_DIRECT) {
         char *own = r->mail + c->rank * slot_bytes(e);
@@ -582,8 +621,8 @@ static lksi_request *request_new(lksi_comm *c)
     }
     r = lksi_alloc(c->base, sizeof *r);
     if (!r) return NULL;
-    int rqs = c->size <= LKSI_DIRECT ? 2 * c->size : 64;
-    r->mail = lksi_alloc(c->base, mail_bytes(c, e));
+    int rqs = e->shm ? 0 : c->size <= LKSI_DIRECT ? 2 * c->size : 64;
+    r->mail = lksi_alloc(c->base, e->shm ? 0 : mail_bytes(c, e));
     r->rq = lksi_alloc(c->base, (int64_t)sizeof *r->rq * rqs);
     r->arrived = lksi_alloc(c->base, c->size);
     if (r->mail && r->rq && r->arrived) {
@@ -605,6 +644,7 @@ static void take_note(lksi_comm *c)
     MPI_Status st;
     if (MPI_Test(&e->note_rq, &done, &st) != MPI_SUCCESS || !done) return;
     int from = st.MPI_SOURCE;
+    e->nudged++;
     e->note.text[sizeof e->note.text - 1] = 0;
     e->note.what[sizeof e->note.what - 1] = 0;
     if (e->note.kind == NOTE_ASK) {
@@ -621,6 +661,14 @@ static void take_note(lksi_comm *c)
     if (MPI_Irecv(&e->note, (int)sizeof e->note, MPI_BYTE, MPI_ANY_SOURCE, TAG_NOTE, c->mpi, &e->note_rq) !=
         MPI_SUCCESS)
         e->note_rq = MPI_REQUEST_NULL;
+}
+
+/* Looks for notes: with shared memory mostly when one is known to be on its way. */
+static void take_notes(lksi_comm *c)
+{
+    lksi_engine *e = engine_of(c);
+    if (e->shm && (e->polls & 1023) != 0 && lksi_shm_nudges(e->shm) <= e->nudged) return;
+    take_note(c);
 }
 
 /* Breaks off as another rank did, once this one is in operation `sequence`; an earlier one gets a moment to end. */
@@ -647,7 +695,7 @@ static lks_status post_request(lksi_comm *c, const char *what, int kind, int op,
 {
     lksi_engine *e = engine_of(c);
     *rq = NULL;
-    take_note(c);
+    take_notes(c);
     lksi_engine_follow(c, c->sequence + 1);
     TRY(lksi_engine_usable(c, what));
     lksi_request *r = request_new(c);
@@ -671,7 +719,7 @@ static lks_status post_request(lksi_comm *c, const char *what, int kind, int op,
     snprintf(h->what, sizeof h->what, "%s", what);
     if (!h->inlined && r->bytes > 0) {
         int64_t piece = e->chunk_bytes / r->esize;
-        r->chunk_elements = kind == LKSI_DO_GATHER ? (piece + c->size - 1) / c->size : piece;
+        r->chunk_elements = kind == LKSI_DO_GATHER && !e->shm ? (piece + c->size - 1) / c->size : piece;
         r->chunks = (count + r->chunk_elements - 1) / r->chunk_elements;
         if (kind == LKSI_DO_GATHER && ready) memcpy(r->buf + c->rank * r->bytes, r->in, (size_t)r->bytes);
     }
@@ -704,13 +752,15 @@ static lks_status move(lksi_comm *c)
     lksi_engine *e = engine_of(c);
     for (lksi_request *r = e->first; r; r = r->next) {
         if (r->ready && !r->started) TRY(head_start(c, r));
-        if (r->started && !r->headed) TRY(c->size <= LKSI_DIRECT ? direct_move(c, r) : tree_move(c, r));
+        if (!r->started || r->headed) continue;
+        TRY(e->shm ? shared_move(c, r) : c->size <= LKSI_DIRECT ? direct_move(c, r) : tree_move(c, r));
     }
+    if (e->shm) e->progress += lksi_shm_move(e->shm, e->first);
     if (e->chunks_busy)
         for (int i = 0; i < LKSI_CHUNKS; i++)
             if (e->chunk[i].r) TRY(chunk_move(c, &e->chunk[i]));
     /* The next place goes to the oldest operation that has chunks left. */
-    for (lksi_request *r = e->first; r; r = r->next) {
+    for (lksi_request *r = e->shm ? NULL : e->first; r; r = r->next) {
         if (r->chunk_next == r->chunks) continue;
         if (!r->ready || !r->headed) break;
         lksi_chunk *k;
@@ -743,17 +793,25 @@ void lksi_engine_poll(lksi_comm *c)
     lksi_engine *e = engine_of(c);
     if (e->broken != LKS_OK || c->size == 1) return;
     if (e->first) (void)move(c);
-    if (e->broken == LKS_OK && (!e->first || (e->polls++ & 15) == 0)) {
-        take_note(c);
+    if (e->broken == LKS_OK && (!e->first || e->shm || (e->polls & 15) == 0)) {
+        take_notes(c);
         if (e->out) reap_notes(c);
     }
+    e->polls++;
 }
 
 /* --- waiting ----------------------------------------------------------------------------------------------------- */
 
 static void rest(int64_t idle, double since)
 {
-    if (idle < 256) return;
+    if (idle < 256) {
+#if defined __x86_64__
+        __builtin_ia32_pause();
+#elif defined __aarch64__
+        __asm__ volatile("yield");
+#endif
+        return;
+    }
     if (idle < 4096) {
         sched_yield();
         return;
@@ -915,6 +973,19 @@ void lksi_engine_peers(lksi_comm *c, const lksi_peer *peer)
     if (e->peer) memcpy(e->peer, peer, sizeof *peer * (size_t)c->size);
 }
 
+lks_status lksi_engine_share(lksi_comm *c, const lksi_peer *peer)
+{
+    lksi_engine *e = engine_of(c);
+    lksi_shm *m = NULL;
+    TRY(lksi_shm_open(c, peer, &m));
+    if (!m) return LKS_OK;
+    e->inline_max = LKSI_SHM_INLINE;
+    e->chunk_bytes = LKSI_SHM_CHUNK;
+    e->nudged = 0;
+    e->shm = m;
+    return LKS_OK;
+}
+
 lks_status lksi_engine_open(lksi_comm *c)
 {
     lksi_engine *e = lksi_alloc(c->base, sizeof *e);
@@ -1007,6 +1078,8 @@ void lksi_engine_close(lksi_comm *c)
             e->out = o->next;
             lksi_free(c->base, o);
         }
+    lksi_shm_close(c, e->shm);
+    e->shm = NULL;
     lksi_free(c->base, e->index);
     lksi_free(c->base, e->status);
     lksi_free(c->base, e->part);

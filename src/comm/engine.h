@@ -9,6 +9,9 @@
  * Each operation starts with a head round. Up to LKSI_DIRECT ranks send their head to each other; beyond that heads are
  * joined along a binomial tree. Small operations carry their values with the head and are done then. The rest go in
  * chunks: rank s owns slice s of a chunk, gets the others' contributions to it, adds them, sends the sum to all.
+ *
+ * Where all ranks are on one node and can share memory, heads, small values and chunks go through it (shm.h) instead of
+ * messages: the same heads, the same slices added in the same order, the same bits. Notes stay messages.
  */
 #ifndef LKSI_COMM_ENGINE_H
 #define LKSI_COMM_ENGINE_H
@@ -18,6 +21,7 @@
 #define LKSI_DIRECT 8   /* most ranks that exchange heads pairwise */
 #define LKSI_CHUNKS 8   /* chunks under way at once */
 #define LKSI_WHAT 72
+#define LKSI_STAGES 3   /* of a chunk in shared memory: shm.h */
 
 enum { LKSI_DO_BARRIER, LKSI_DO_REDUCE, LKSI_DO_BROADCAST, LKSI_DO_GATHER };
 
@@ -45,9 +49,10 @@ struct lksi_request {
     char *mail;          /* direct: a slot per rank; tree: a slot per rank of the subtree, then one for the result */
     MPI_Request *rq;
     int rqs, left, stage;
-    char *arrived;       /* direct: heads here, by rank */
+    char *arrived;       /* direct and shared memory: heads here, by rank */
     /* chunks */
     int64_t chunks, chunk_next, chunk_done, chunk_elements;
+    int64_t stage_done[LKSI_STAGES]; /* chunks through each stage in shared memory */
     int esize;
     /* staging (mpi.c) */
     lksi_request *staged_next;
@@ -92,6 +97,8 @@ void lksi_engine_close(lksi_comm *c);
 /* Who can be watched through /proc, after the first gather (see comm.c). */
 typedef struct lksi_peer { int64_t pid, started; uint64_t node; } lksi_peer;
 void lksi_engine_peers(lksi_comm *c, const lksi_peer *peer);
+/* From the next operation on through shared memory, if the ranks can. Collective. */
+lks_status lksi_engine_share(lksi_comm *c, const lksi_peer *peer);
 /* Start time of a process in clock ticks, its state letter; 0 if there is none (any more). */
 int64_t lksi_process(int64_t pid, char *state);
 
