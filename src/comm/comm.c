@@ -134,7 +134,8 @@ lks_status lksi_comm_attach(lksi_comm *c, lksi_device *dev, int want)
         if (want == LKSI_TRANSPORT_NCCL)
             return lksi_fail(c->base, LKS_ERR_UNSUPPORTED, where,
                              "NCCL was asked for, but device %s does not have it (transport auto or mpi)", be->name);
-        snprintf(c->transport_text, sizeof c->transport_text, "mpi%s",
+        snprintf(c->transport_text, sizeof c->transport_text, "mpi%s%s",
+                 lksi_engine_shared(c) ? ", by memory that the node's ranks share" : "",
                  be->collectives ? ", staged through host memory, as was asked for" : "");
     }
     return lksi_agree(c, where, c->transport->open(c, &c->self));

@@ -91,7 +91,7 @@ typedef struct lksi_engine {
 static const char *const kind_names[] = {"barrier", "reduce", "broadcast", "gather"};
 static const char *const op_names[] = {"sum", "mean", "min", "max", "product"};
 
-static lksi_engine *engine_of(lksi_comm *c)
+static lksi_engine *engine_of(const lksi_comm *c)
 {
     return c->state;
 }
@@ -984,6 +984,11 @@ lks_status lksi_engine_share(lksi_comm *c, const lksi_peer *peer)
     e->nudged = 0;
     e->shm = m;
     return LKS_OK;
+}
+
+int lksi_engine_shared(const lksi_comm *c)
+{
+    return engine_of(c)->shm != NULL;
 }
 
 lks_status lksi_engine_open(lksi_comm *c)

@@ -99,6 +99,7 @@ typedef struct lksi_peer { int64_t pid, started; uint64_t node; } lksi_peer;
 void lksi_engine_peers(lksi_comm *c, const lksi_peer *peer);
 /* From the next operation on through shared memory, if the ranks can. Collective. */
 lks_status lksi_engine_share(lksi_comm *c, const lksi_peer *peer);
+int lksi_engine_shared(const lksi_comm *c);
 /* Start time of a process in clock ticks, its state letter; 0 if there is none (any more). */
 int64_t lksi_process(int64_t pid, char *state);
 
