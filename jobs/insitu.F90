@@ -15,8 +15,8 @@ module insitu_host
     integer, parameter :: R = 6, layers = 3 ! rows and columns that the network sees around a cell
     integer, parameter :: options = 19
     character(len=16), parameter :: names(options) = [character(len=16) :: "burgers", "nx", "ny", "members", "every", &
-        "couplings", "width", "train-steps", "life", "train-ranks", "checkpoint-every", "resume", "stop-after", "test", &
-        "replace", "threads", "trap", "seed", "picture"]
+        "couplings", "width", "train-steps", "life", "train-ranks", "checkpoint-every", "resume", "stop-after", &
+        "test", "replace", "threads", "trap", "seed", "picture"]
     integer :: burgers = 0, nx = 64, ny = 64, members = 4, every = 8, couplings = 400, width = 12, train_steps = 3, &
         life = 20, train_ranks = 0, checkpoint_every = 100, resume = 0, stop_after = 0, test = 20, replace = 2, &
         threads = 0, trap = 0, seed = 1
@@ -353,8 +353,8 @@ contains
     function key(i) result(name)
         integer, intent(in) :: i
         character(len=9) :: name
-        character(len=9), parameter :: all(9) = [character(len=9) :: "burgers", "nx", "ny", "members", "every", "width", &
-            "life", "seed", "couplings"]
+        character(len=9), parameter :: all(9) = [character(len=9) :: "burgers", "nx", "ny", "members", "every", &
+            "width", "life", "seed", "couplings"]
         name = all(i)
     end function
 
@@ -586,11 +586,11 @@ contains
         e(3) = relative(inner(begin), truth)
         if (rank /= 0) return
         print '(a,i0,a,i0,a,f0.2,a,i0,a,f0.2,a,f0.0,a)', "unseen states, ", test, " couplings of ", every, &
-            " steps: error of the surrogate alone ", 100 * e(1), " %, of ", replaced, " couplings replaced ", 100 * e(2), &
-            " % (of doing nothing ", 100 * e(3), " %)"
+            " steps: error of the surrogate alone ", 100 * e(1), " %, of ", replaced, " couplings replaced ", &
+            100 * e(2), " % (of doing nothing ", 100 * e(3), " %)"
         per = 1e3_real64 / max(1, coupled)
-        print '(a,f0.3,a,f0.3,a,f0.3,a,f0.3,a,f0.3)', "ms a coupling: solver ", cost(1) * per, ", halos ", cost(2) * per, &
-            ", hand-over ", cost(3) * per, ", training ", cost(4) * per, "; the surrogate instead ", &
+        print '(a,f0.3,a,f0.3,a,f0.3,a,f0.3,a,f0.3)', "ms a coupling: solver ", cost(1) * per, ", halos ", &
+            cost(2) * per, ", hand-over ", cost(3) * per, ", training ", cost(4) * per, "; the surrogate instead ", &
             1e3_real64 * cost(5) / max(1, applied)
     end subroutine
 
