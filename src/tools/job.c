@@ -207,7 +207,7 @@ static int remembered(int id)
     case OPT_data: case OPT_out: case OPT_resume: case OPT_config: case OPT_device: case OPT_transport:
     case OPT_threads: case OPT_deadline:
     case OPT_eval_every: case OPT_log_every: case OPT_checkpoint_every: case OPT_keep: case OPT_prompt: case OPT_tokens:
-    case OPT_temperature: case OPT_image: case OPT_ops: case OPT_output: return 0;
+    case OPT_temperature: case OPT_image: case OPT_ops: case OPT_output: case OPT_once: return 0;
     }
     return 1;
 }

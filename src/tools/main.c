@@ -15,6 +15,7 @@ static const struct { const char *name; int (*run)(int, const char **); const ch
     {"evaluate", cmd_evaluate, "validation loss (and accuracy or error) of a checkpoint"},
     {"predict", cmd_predict, "what a trained regression says of new data, as HDF5"},
     {"checkpoint", cmd_checkpoint, "checkpoint list|verify|diff: look at checkpoints"},
+    {"watch", cmd_watch, "follow a run in the terminal"},
     {"plot", cmd_plot, "draw the metrics of runs into a PNG"},
     {"info", cmd_info, "what was built, devices, the table of ops"},
 };

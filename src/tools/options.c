@@ -174,7 +174,7 @@ static int unknown_option(const char *bad, int command)
     static const struct { int command; const char *name;
     } names[] = {{LM, "train lm"},     {CLASSIFY, "train classify"}, {REGRESS, "train regress"},
                  {SAMPLE, "sample"},   {EVALUATE, "evaluate"},       {PREDICT, "predict"},
-                 {PLOT, "plot"},       {INFO, "info"}};
+                 {WATCH, "watch"},     {PLOT, "plot"},       {INFO, "info"}};
     char name[64] = "", of[128] = "";
     while (*bad == '-') bad++;
     size_t len = strcspn(bad, "=");

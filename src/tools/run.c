@@ -5,6 +5,7 @@
 #include "tools/tools.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
@@ -63,9 +64,21 @@ static json_t *setting(const options *o, int id)
     }
 }
 
-static int write_settings(job *j, const char *dir)
+/* Takes root. */
+static int write_run(json_t *root, const char *dir)
 {
     char path[4096], temporary[4200];
+    snprintf(path, sizeof path, "%s/run.json", dir);
+    snprintf(temporary, sizeof temporary, "%s.tmp", path);
+    errno = 0;
+    int bad = json_dump_file(root, temporary, JSON_INDENT(2)) || rename(temporary, path);
+    json_decref(root);
+    return bad ? errno ? errno : EIO : 0;
+}
+
+static int write_settings(job *j, const char *dir, int64_t steps)
+{
+    char host[256] = "";
     json_t *root = json_object(), *set = json_object(), *built = json_object();
     for (int i = 0; i < OPT_COUNT; i++)
         if (option_applies(i, j->task)) json_object_set_new(set, option_name(i), setting(j->o, i));
@@ -77,12 +90,24 @@ static int write_settings(job *j, const char *dir)
     json_object_set_new(root, "parameters", json_integer(lks_params_numel(j->ps)));
     json_object_set_new(root, "options", set);
     json_object_set_new(root, "build", built);
+    /* For lockstep watch. */
+    gethostname(host, sizeof host - 1);
+    json_object_set_new(root, "steps", json_integer(steps));
+    json_object_set_new(root, "state", json_string("running"));
+    json_object_set_new(root, "host", json_string(host));
+    json_object_set_new(root, "pid", json_integer(getpid()));
+    return write_run(root, dir);
+}
+
+void run_ended(const char *dir, const char *state)
+{
+    char path[4096];
     snprintf(path, sizeof path, "%s/run.json", dir);
-    snprintf(temporary, sizeof temporary, "%s.tmp", path);
-    errno = 0;
-    int bad = json_dump_file(root, temporary, JSON_INDENT(2)) || rename(temporary, path);
-    json_decref(root);
-    return bad ? errno ? errno : EIO : 0;
+    json_t *root = json_load_file(path, 0, NULL);
+    if (!root) return;
+    json_object_set_new(root, "state", json_string(state));
+    int error = write_run(root, dir);
+    if (error) fprintf(stderr, "lockstep: run.json: %s\n", strerror(error));
 }
 
 /* Keeps the lines of steps up to `step`: what came after belongs to a future that was lost. */
@@ -127,7 +152,21 @@ static int on_terminal(void)
     return !strncmp(target, "/dev/pts/", 9) || !strncmp(target, "/dev/tty", 8) || !strncmp(target, "/dev/console", 12);
 }
 
-int run_open(job *j, const char *dir, int fresh, int64_t from_step)
+/* Columns of the terminal: its own word, that of the launcher's, COLUMNS, else 80. */
+int run_width(void)
+{
+    struct winsize w = {0, 0, 0, 0};
+    char path[64];
+    const char *columns = getenv("COLUMNS");
+    if (!ioctl(STDOUT_FILENO, TIOCGWINSZ, &w) && w.ws_col > 1) return w.ws_col;
+    snprintf(path, sizeof path, "/proc/%ld/fd/1", (long)getppid());
+    int fd = getenv("OMPI_COMM_WORLD_RANK") ? open(path, O_WRONLY | O_NOCTTY | O_NONBLOCK | O_CLOEXEC) : -1;
+    int known = fd >= 0 && !ioctl(fd, TIOCGWINSZ, &w) && w.ws_col > 1;
+    if (fd >= 0) close(fd);
+    return known ? w.ws_col : columns && atoi(columns) > 1 ? atoi(columns) : 80;
+}
+
+int run_open(job *j, const char *dir, int fresh, int64_t from_step, int64_t steps)
 {
     char path[4096];
     int error = make_dirs(dir);
@@ -135,7 +174,7 @@ int run_open(job *j, const char *dir, int fresh, int64_t from_step)
     if (!error) error = make_dirs(path);
     snprintf(path, sizeof path, "%s/metrics.jsonl", dir);
     if (!error && !fresh) error = cut_metrics(path, from_step);
-    if (!error) error = write_settings(j, dir);
+    if (!error) error = write_settings(j, dir, steps);
     if (!error && !(run.metrics = fopen(path, fresh ? "w" : "a"))) error = errno;
     run.terminal = on_terminal();
     if (error) fprintf(stderr, "lockstep: --out %s: %s\n", dir, strerror(error));
@@ -212,9 +251,7 @@ void run_progress(const metrics *m, int64_t total, double left, int validated)
     if (m->skipped) n += snprintf(line + n, sizeof line - (size_t)n, "  skipped %lld", (long long)m->skipped);
     snprintf(line + n, sizeof line - (size_t)n, "  %d:%02d left", (int)(left / 60), (int)left % 60);
     if (run.terminal) {
-        struct winsize w;
-        int width = ioctl(STDOUT_FILENO, TIOCGWINSZ, &w) || w.ws_col < 2 ? 79 : w.ws_col - 1;
-        printf("\r%.*s\033[K", width, line);
+        printf("\r%.*s\033[K", run_width() - 1, line);
         run.live = 1;
         if (validated) {
             printf("\n");

@@ -126,14 +126,17 @@ typedef struct metrics {
     int has_valid, has_tokens;
     const char *score; /* "valid_accuracy", "valid_error", NULL */
 } metrics;
-int run_open(job *j, const char *dir, int fresh,
-             int64_t from_step); /* rank 0: folders, run.json, metrics cut to from_step */
+int run_open(job *j, const char *dir, int fresh, int64_t from_step,
+             int64_t steps); /* rank 0: folders, run.json, metrics cut to from_step */
 int run_log(const metrics *m);
 /* Does the step's line of metrics, the last one, lack a validation? Adding it; both after run_open. */
 int run_lacks_valid(int64_t step);
 int run_add_valid(const char *dir, int64_t step, double loss, double score, const char *name);
 void run_progress(const metrics *m, int64_t total, double seconds_left, int validated);
 void run_close(void);
+/* Into run.json: "done", "stopped", "failed". */
+void run_ended(const char *dir, const char *state);
+int run_width(void); /* of the terminal, in columns */
 int run_used(const char *dir);
 
 /* --- commands --- */
@@ -142,6 +145,7 @@ int cmd_sample(int argc, const char **argv);
 int cmd_evaluate(int argc, const char **argv);
 int cmd_predict(int argc, const char **argv);
 int cmd_checkpoint(int argc, const char **argv);
+int cmd_watch(int argc, const char **argv);
 int cmd_plot(int argc, const char **argv);
 int cmd_info(int argc, const char **argv);
 /* Draws the runs' metrics into a PNG; 0, or EXIT_FAILED after a text. */

@@ -436,6 +436,7 @@ static int finish(training *t, int code)
     job *j = &t->j;
     if (lks_rank(j->ctx)) return code;
     run_close();
+    run_ended(t->dir, code ? "failed" : stopped(t) ? "stopped" : "done");
     if (code) return code;
     const char *dir = t->dir;
     char image[4096];
@@ -496,7 +497,7 @@ int cmd_train(int argc, const char **argv)
         if (!(code = job_model(j)) && !(code = optimizer(&t)) && !(code = checkpoint_object(&t)) &&
             !(code = resume(&t, &resumed)) &&
             (resumed || task != REGRESS || !(code = regress_normalize(j)))) {
-            int64_t bad = lks_rank(j->ctx) == 0 ? run_open(j, t.dir, !resumed, t.step) : 0;
+            int64_t bad = lks_rank(j->ctx) == 0 ? run_open(j, t.dir, !resumed, t.step, t.steps) : 0;
             if (lks_reduce_i64(j->ctx, &bad, 1, LKS_MAX) != LKS_OK || bad) code = EXIT_FAILED;
             if (!code && lks_rank(j->ctx) == 0)
                 printf("%lld parameters, %lld training samples, %d rank%s, %s\n", (long long)lks_params_numel(j->ps),
