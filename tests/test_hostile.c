@@ -146,7 +146,8 @@ static int door_arrays(const char *data, size_t n)
     for (int d = 0; s == LKS_OK && d < lks_loader_input_ndim(loader); d++)
         each *= lks_loader_input_shape(loader)[d] < 1 << 20 ? lks_loader_input_shape(loader)[d] : 1 << 20;
     if (s == LKS_OK && each < 1 << 24) {
-        for (int64_t at = 0; at < 24 && s == LKS_OK; at += 8) s = lks_loader_train(loader, at, 8, 0, 1, &in, &target, &rows, &all);
+        for (int64_t at = 0; at < 24 && s == LKS_OK; at += 8)
+            s = lks_loader_train(loader, at, 8, 0, 1, &in, &target, &rows, &all);
         if (s == LKS_OK && lks_loader_valid_count(loader) > 0) s = lks_loader_valid(loader, 0, 8, &in, &target, &rows);
     }
     lks_loader_destroy(&loader);
@@ -212,7 +213,8 @@ static void open_doors(void)
     lks_config_set_threads(c, 1);
     int up = 0;
     MPI_Initialized(&up);
-    if (lks_context_create(up ? MPI_COMM_WORLD : MPI_COMM_NULL, c, &ctx) != LKS_OK) bail("no context: %s", lks_config_message(c));
+    if (lks_context_create(up ? MPI_COMM_WORLD : MPI_COMM_NULL, c, &ctx) != LKS_OK)
+        bail("no context: %s", lks_config_message(c));
     lks_config_free(c);
     snprintf(folder, sizeof folder, "%s/hostile-XXXXXX", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
     if (!mkdtemp(folder)) bail("no folder %s", folder);
@@ -256,7 +258,8 @@ static uint64_t chance(uint64_t n)
 /* Changes data, of n bytes with room for as many more; the new length. from, to: where. */
 static size_t spoil(char *data, size_t n, size_t from, size_t to)
 {
-    static const int64_t odd[] = {0, 1, -1, 127, 128, 255, 256, 32767, 65535, INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN};
+    static const int64_t odd[] = {0,     1,     -1,        127,       128,       255,      256,
+                                  32767, 65535, INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN};
     if (to > n) to = n;
     for (uint64_t k = 1 + chance(4); k && to > from; k--) {
         size_t at = from + chance(to - from), m = 1 + chance(16);
@@ -282,10 +285,10 @@ static size_t spoil(char *data, size_t n, size_t from, size_t to)
 }
 
 static const char *const words[] = {
-    "--data",   "--out",    "--batch", "--lr",     "--steps",         "--epochs", "--seed",       "--precision", "--config",
-    "--device", "--resume", "--heads", "--clip",   "--valid-fraction", "--ops",    "--help",       "--",          "-",
-    "f16",      "bf16",     "cpu",     "1e999",    "-1",              "0x10",     "nan",          "inf",         "",
-    "=",        "--lr=",    "--lr=3",  "--=1",     "1 2",             "%s%n",     "../../../etc", "9223372036854775808", "\377\376"};
+    "--data", "--out", "--batch", "--lr", "--steps", "--epochs", "--seed", "--precision", "--config", "--device",
+    "--resume", "--heads", "--clip", "--valid-fraction", "--ops", "--help", "--", "-", "f16", "bf16", "cpu", "1e999",
+    "-1", "0x10", "nan", "inf", "", "=", "--lr=", "--lr=3", "--=1", "1 2", "%s%n", "../../../etc",
+    "9223372036854775808", "\377\376"};
 
 static size_t random_line(char *to, size_t room)
 {
@@ -329,7 +332,7 @@ static void kind(int k, const char *name, int inputs)
             if (chance(2)) bytes = spoil(data, bytes, 0, bytes);
         } else {
             memcpy(data, whole, bytes = n);
-            if (k == 2) { /* raw data, or the file cut short: libhdf5 does not survive every change of its own structure */
+            if (k == 2) { /* raw data, or the file cut short: libhdf5 does not survive all damage to its structure */
                 if (chance(4)) bytes = spoil(data, n, n > 1024 ? n - 1024 : 0, n);
                 else bytes = chance(n);
             } else if (i) {
