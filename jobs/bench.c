@@ -49,8 +49,8 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Median seconds of fn over quiet rounds of at least `least` seconds; *quiet: how many there were (0: the best of all is
- * returned). Every rank makes the same number of calls. */
+/* Median seconds of fn over quiet rounds of at least `least` seconds; *quiet: how many there were (0: the best of all
+ * is returned). Every rank makes the same number of calls. */
 typedef int (*work_fn)(void *);
 static double median(work_fn fn, void *user, double least, int *quiet)
 {
@@ -241,7 +241,8 @@ static int setup(trainer *t, int64_t count, const int64_t *shape, int ndim, int6
     if (!host || !labels || !f) return 1;
     for (int64_t i = 0; i < n; i++) host[i] = i * 7919 % top, f[i] = (float)(host[i] % 97) / 97;
     for (int64_t i = 0; i < count; i++) labels[i] = i * 104729 % t->classes;
-    t->x = lks_keep(images ? lks_from_host(ctx, LKS_F32, ndim, shape, f) : lks_from_host(ctx, LKS_I64, ndim, shape, host));
+    t->x = images ? lks_from_host(ctx, LKS_F32, ndim, shape, f) : lks_from_host(ctx, LKS_I64, ndim, shape, host);
+    lks_keep(t->x);
     t->target = lks_keep(lks_from_host(ctx, LKS_I64, 1, &count, labels));
     free(host);
     free(labels);
@@ -414,7 +415,8 @@ static int small(const char *name, int reduced, result *r)
     int64_t n = 16;
     (void)name, (void)reduced;
     lks_scope_begin(ctx);
-    chain p = {lks_full(ctx, LKS_F32, 1, &n, 0.5), lks_full(ctx, LKS_F32, 1, &n, 0.999), lks_full(ctx, LKS_F32, 1, &n, 1)};
+    chain p = {lks_full(ctx, LKS_F32, 1, &n, 0.5), lks_full(ctx, LKS_F32, 1, &n, 0.999),
+               lks_full(ctx, LKS_F32, 1, &n, 1)};
     int bad = !p.x || !p.c || !p.g || lks_set_requires_grad(p.x, 1);
     if (!bad) r->seconds = median(one_chain, &p, 0.05, &r->quiet) / 100;
     r->limit = 0.3e-6; /* a goal, not a limit */
@@ -564,9 +566,9 @@ int main(int argc, char **argv)
     bad = limits();
     int first = lks_rank(ctx) == 0;
     if (!bad && first)
-        printf("# peak %.1f GF/s, product f32 %.1f GF/s, bf16 %.1f GF/s, in-place scale %.1f GB/s, %d thread%s, %d rank%s; %s\n",
-               peak / 1e9, rate / 1e9, rate16 / 1e9, bandwidth / 1e9, threads, threads > 1 ? "s" : "", lks_size(ctx),
-               lks_size(ctx) > 1 ? "s" : "", lks_device_description(ctx));
+        printf("# peak %.1f GF/s, product f32 %.1f GF/s, bf16 %.1f GF/s, in-place scale %.1f GB/s, %d rank%s; %s\n",
+               peak / 1e9, rate / 1e9, rate16 / 1e9, bandwidth / 1e9, lks_size(ctx), lks_size(ctx) > 1 ? "s" : "",
+               lks_device_description(ctx));
     for (int i = 0; i < ROWS && !bad; i++) {
         if (!asked(argc - optind, argv + optind, table[i].name)) continue;
         if (!(table[i].kinds & (lks_size(ctx) > 1 ? RANKS : ALONE))) continue;

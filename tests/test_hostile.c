@@ -346,7 +346,8 @@ static void kind(int k, const char *name, int inputs)
         took += r == 1, refused += r == 0, silent += r < 0;
         if (r < 0) diag("%s, input %d: refused without a word, or taken though it is not what was saved", name, i);
     }
-    ok(took + refused == inputs && !silent, "%s: %d inputs, %d taken, %d refused with a text", name, inputs, took, refused);
+    ok(took + refused == inputs && !silent, "%s: %d inputs, %d taken, %d refused with a text", name, inputs, took,
+       refused);
     free(whole);
     free(data);
 }
@@ -377,8 +378,8 @@ static void odd_arrays(int inputs)
                 for (int j = 0; j < ndim; j++) chunk[j] = 1 + chance(8);
                 H5Pset_chunk(p, ndim, chunk);
             }
-            hid_t x = H5Dcreate2(f, chance(8) ? d ? "labels" : "images" : "other", types[chance(sane ? d ? 2 : 5 : 8)], s,
-                                 H5P_DEFAULT, p, H5P_DEFAULT);
+            const char *name = chance(8) ? d ? "labels" : "images" : "other";
+            hid_t x = H5Dcreate2(f, name, types[chance(sane ? d ? 2 : 5 : 8)], s, H5P_DEFAULT, p, H5P_DEFAULT);
             if (x >= 0) H5Dclose(x);
             H5Pclose(p), H5Sclose(s);
         }
