@@ -4,6 +4,7 @@
  * says so. Kernels are in kernels/, products in blas.c. The caller's current device is put back by every entry.
  */
 #include "cuda/inside.h"
+#include "cuda/lacks.h"
 #include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -18,10 +19,10 @@
 
 struct lksi_event { cudaEvent_t event; };
 
-/* Kernels by row. Weak while families are being added: a row without one is LKS_ERR_UNSUPPORTED on this device. Once
- * the list is complete the attribute goes, and a missing kernel no longer links. */
-#define OP(name, ...)                                                                                          \
-    lks_status lksi_cuda_##name(lksi_cuda *cuda, cudaStream_t stream, const lksi_args *a) __attribute__((weak));
+/* Kernels by row: lksi_cuda_NAME, or NULL for the rows of lacks.h. */
+#define SECOND_(a, b, ...) b
+#define SECOND(...) SECOND_(__VA_ARGS__)
+#define OP(name, ...) lks_status lksi_cuda_##name(lksi_cuda *cuda, cudaStream_t stream, const lksi_args *a);
 #define OP_NOGRAD OP
 #define OP_INPLACE OP
 #define OP_VIEW(name, ...)
@@ -30,7 +31,7 @@ struct lksi_event { cudaEvent_t event; };
 #undef OP_VIEW
 
 static const lksi_cuda_kernel kernels[LKSI_OP_COUNT] = {
-#define OP(name, ...) [LKSI_OP_##name] = lksi_cuda_##name,
+#define OP(name, ...) [LKSI_OP_##name] = SECOND(LKSI_LACKS_##name, lksi_cuda_##name, ~),
 #define OP_VIEW(name, ...) [LKSI_OP_##name] = NULL,
 #include "table/ops.def"
 #undef OP
