@@ -122,6 +122,14 @@ CALL(pow_square) { NOT_USED; return lks_pow_scalar(in[0], 2); }
 CALL(pow_root) { NOT_USED; return lks_pow_scalar(in[0], -0.5); }
 CALL(do_rpow) { NOT_USED; return lks_rpow(in[0], 1.75); }
 CALL(do_rdiv) { NOT_USED; return lks_rdiv(in[0], 1.5); }
+/* Steps so small that differences see none: what is left is the clamp, to between 1 and 1 + 1/32. */
+#define LEVELS ((1LL << 48) + (1LL << 41))
+CALL(do_fake_quantize) { NOT_USED; return lks_fake_quantize_per_tensor_affine(in[0], 0x1p-48, 0, -LEVELS, LEVELS); }
+CALL(do_fake_quantize_backward)
+{
+    return row(ctx, LKSI_OP_fake_quantize_backward, 2, in,
+               (lksi_attr){.quantize = {.scale = 0x1p-48, .min = -(double)LEVELS, .max = (double)LEVELS}});
+}
 BINARY(pow)
 /* Shifted: in a tie the gradient is not differentiable. */
 CALL(do_maximum) { NOT_USED; return lks_maximum(in[0], lks_add_scalar(in[1], 0.015625)); }
@@ -578,6 +586,22 @@ CALL(attend_dropout)
         {row, "empty", call, ROUGH, N(T(one, 4, 0), T(two, 4, 1))},                                            \
         {row, "large", call, ROUGH | LARGE, N(T(one, 130, 1025), T(two, 130, 1))}
 
+CALL(mha_self)
+{
+    lks_tensor *y[2] = {NULL, NULL}, *mask = lks_tril(lks_full(ctx, LKS_BOOL, 2, (int64_t[]){3, 3}, 1), 0);
+    if (lks_multi_head_attention(in[0], in[0], in[0], 2, in[1], in[2], in[3], in[4], mask, 0, 0, &y[0], &y[1]))
+        return NULL;
+    return lks_cat(2, (lks_tensor *[]){lks_flatten(y[0], 0, -1), lks_flatten(y[1], 0, -1)}, 0);
+}
+CALL(mha_cross)
+{
+    NOT_USED;
+    lks_tensor *y = NULL;
+    lks_status s = lks_multi_head_attention(in[0], in[1], in[2], 1, in[3], LKS_NONE, in[4], LKS_NONE, in[5], 1, 0, &y,
+                                            NULL);
+    return s == LKS_OK ? y : NULL;
+}
+
 /* --- recurrent layers --- */
 
 /* in: gates, w_hh, b_hh, h0, c0 (lstm), then lengths if there is one more. */
@@ -709,6 +733,8 @@ const sample samples[] = {
     ALL_SHAPES("elu", do_elu, IN_AWAY, ROUGH),
     ALL_SHAPES("softplus", do_softplus, IN_REAL, ROUGH),
     ALL_SHAPES("clamp", do_clamp, IN_REAL, 0),
+    ALL_SHAPES("fake_quantize_per_tensor_affine", do_fake_quantize, IN_REAL, 0),
+    BOTH_SHAPES("fake_quantize_backward", do_fake_quantize_backward, IN_REAL, IN_MASK),
     ALL_SHAPES("pow_scalar", pow_cube, IN_REAL, ROUGH),
     ALL_SHAPES("pow_scalar", pow_square, IN_REAL, ROUGH),
     ALL_SHAPES("pow_scalar", pow_root, IN_POSITIVE, ROUGH),
@@ -1216,6 +1242,11 @@ const sample samples[] = {
     {"attention", "no keys", attend, ONCE, N(T(IN_REAL, 1, 2, 3, 2), T(IN_REAL, 1, 2, 0, 2), T(IN_REAL, 1, 2, 0, 2))},
     {"attention", "large", attend_causal, ONCE | LARGE,
      N(T(IN_REAL, 2, 4, 65, 16), T(IN_REAL, 2, 4, 65, 16), T(IN_REAL, 2, 4, 65, 16))},
+    {"multi_head_attention", "self, weights", mha_self, ONCE | COMPOSITE | ROUGH,
+     N(T(IN_UNIT, 2, 3, 4), T(IN_UNIT, 12, 4), T(IN_REAL, 12), T(IN_UNIT, 4, 4), T(IN_REAL, 4))},
+    {"multi_head_attention", "cross, mask", mha_cross, ONCE | COMPOSITE | ROUGH,
+     N(T(IN_UNIT, 2, 2, 3), T(IN_UNIT, 2, 4, 3), T(IN_UNIT, 2, 4, 3), T(IN_UNIT, 9, 3), T(IN_UNIT, 3, 3),
+       T(IN_MASK, 2, 4))},
     {"rnn_steps", "tanh", steps_tanh, ONCE | ROUGH,
      N(T(IN_REAL, 3, 2, 4), T(IN_UNIT, 4, 4), T(IN_REAL, 4), T(IN_REAL, 2, 4))},
     {"rnn_steps", "relu, reverse", steps_relu, ONCE | ROUGH,

@@ -58,6 +58,7 @@ static const struct { const char *row, *cuda, *cpu; } other_names[] = {
     {"gru_cell", "GRUCell", "GRUCell"},
     {"lstm", "LSTMCell", "mkldnn_rnn_layer"},
     {"lstm_cell", "LSTMCell", "LSTMCell"},
+    {"multi_head_attention", "_native_multi_head_attention", "_native_multi_head_attention"},
     {"pow_scalar", "pow", "pow"},
     {"rnn", "RNNCell", "mkldnn_rnn_layer"},
     {"rnn_cell", "RNNCell", "RNNCell"},

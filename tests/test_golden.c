@@ -497,6 +497,23 @@ QUANTILE(nanquantile)
 CALL(do_cdist) { NOT_USED; return one(y, lks_cdist(x[0], x[1], NUM(p))); }
 CALL(do_pdist) { NOT_USED; return one(y, lks_pdist(x[0], NUM(p))); }
 
+CALL(do_einsum)
+{
+    static const char *const equations[] = {"bij,bjk->bik", "iij->j", "ab,cb,db", "...i,ji->...j", "i,j->ji"};
+    return one(y, lks_einsum(equations[INT(equation)], n, x));
+}
+CALL(do_fake_quantize_per_tensor_affine)
+{
+    NOT_USED;
+    return one(y, lks_fake_quantize_per_tensor_affine(x[0], NUM(scale), INT(zero), INT(min), INT(max)));
+}
+CALL(do_multi_head_attention)
+{
+    int weights = INT(weights);
+    lks_status s = lks_multi_head_attention(x[0], x[1], x[2], INT(heads), x[3], x[4], x[5], x[6],
+                                            n > 7 ? x[7] : LKS_NONE, INT(causal), 0, &y[0], weights ? &y[1] : NULL);
+    return s == LKS_OK ? 1 + weights : 0;
+}
 /* x: input, states, weights, lengths if args say so. */
 CALL(do_rnn)
 {
@@ -566,6 +583,7 @@ static const op ops[] = {
     OP(any, EACH), OP(min, EACH), OP(min_all, EACH), OP(argmin, EACH), OP(dist, 0), OP(normalize, 0),
     OP(cosine_similarity, 0), OP(renorm, 0), OP(cumsum, 0), OP(cumprod, 0), OP(recurrence, 0),
     OP(embedding, 0), OP(cat, EACH), OP(scaled_dot_product_attention, 0),
+    OP(einsum, 0), OP(fake_quantize_per_tensor_affine, EACH), OP(multi_head_attention, 0),
     OP(rnn, 0), OP(gru, 0), OP(lstm, 0), OP(rnn_cell, 0), OP(gru_cell, 0), OP(lstm_cell, 0),
 };
 enum { OPS = sizeof ops / sizeof ops[0] };

@@ -290,6 +290,87 @@ static void policies(lks_context *ctx)
        "names of the published lists");
 }
 
+static void modules(lks_context *ctx)
+{
+    int64_t xs[3] = {2, 5, 3}, n = 2;
+    lks_params *ps = NULL;
+    lks_module *m[4] = {NULL, NULL, NULL, NULL};
+    lks_tensor *y, *hn, *cn, *x = noise_of(ctx, LKS_F32, 3, xs, 1, 9);
+    lks_tensor *lengths = lks_from_host(ctx, LKS_I64, 1, &n, (int64_t[]){5, 2});
+    lks_params_create(ctx, &ps);
+    ok(lks_lstm_create(ps, "a", 3, 4, 2, 1, 0.5, &m[0]) == LKS_OK &&
+           lks_gru_create(ps, "b", 3, 4, 1, 0, 0, &m[1]) == LKS_OK &&
+           lks_rnn_create(ps, "c", 3, 4, 1, 1, 0, 0, &m[2]) == LKS_OK &&
+           lks_linear_create(ps, "d", 3, 4, 1, &m[3]) == LKS_OK,
+       "modules");
+    int at = lks_params_find(ps, "a.weight_ih_l1_reverse");
+    ok(lks_params_count(ps) == 16 + 4 + 4 + 2 && at >= 0 && lks_dim(lks_params_tensor(ps, at), 1) == 8,
+       "parameters have PyTorch's names");
+    y = lks_module_forward(m[0], x);
+    ok(y && lks_dim(y, 0) == 2 && lks_dim(y, 1) == 5 && lks_dim(y, 2) == 8, "a bidirectional LSTM's output");
+    lks_module_train(m[0], 0);
+    double *a = values_of(ctx, lks_module_forward(m[0], x)), *b = values_of(ctx, lks_module_forward(m[0], x));
+    ok(a && b && !memcmp(a, b, 80 * sizeof *a), "without dropout in eval mode");
+    free(a), free(b);
+    ok(lks_recurrent_forward(m[0], x, LKS_NONE, LKS_NONE, lengths, &y, &hn, &cn) == LKS_OK && lks_dim(hn, 0) == 4 &&
+           lks_dim(cn, 1) == 2 &&
+           lks_recurrent_forward(m[1], x, LKS_NONE, LKS_NONE, LKS_NONE, NULL, &hn, &cn) == LKS_OK && !cn && lks_recurrent_forward(m[2], x, LKS_NONE, LKS_NONE, lengths, &y, NULL, NULL) == LKS_OK,
+       "states and lengths");
+    ok(lks_recurrent_forward(m[3], x, LKS_NONE, LKS_NONE, LKS_NONE, &y, &hn, &cn) == LKS_ERR_ARGUMENT &&
+           strstr(lks_error(ctx), "linear"), "%s", lks_error(ctx));
+    lks_error_clear(ctx);
+    for (int i = 0; i < 4; i++) lks_module_destroy(&m[i]);
+    ok(lks_lstm_create(ps, "e", 3, 0, 1, 0, 0, &m[0]) == LKS_ERR_ARGUMENT && !m[0], "%s", lks_error(ctx));
+    lks_error_clear(ctx);
+    lks_params_destroy(&ps);
+}
+
+/* The products of attention's parts by einsum, and what einsum refuses; quantisation's ends. */
+static void composed(lks_context *ctx)
+{
+    int64_t as[3] = {2, 3, 4}, bs[3] = {2, 5, 4}, ns[1] = {6};
+    lks_tensor *a = noise_of(ctx, LKS_F64, 3, as, 1, 1), *b = noise_of(ctx, LKS_F64, 3, bs, 1, 2), *x[2] = {a, b};
+    double *want = values_of(ctx, lks_matmul(a, lks_transpose(b, 1, 2)));
+    ok(close_to(ctx, lks_einsum("bqd, bkd -> bqk", 2, x), want, 30, 1e-14), "einsum: spaces");
+    free(want);
+    want = values_of(ctx, lks_sum(a, 0, NULL, 0, LKS_DTYPE_NONE));
+    ok(close_to(ctx, lks_einsum("...->", 1, x), want, 1, 1e-14), "einsum: all of an ellipsis is summed");
+    free(want);
+    static const char *const wrong[] = {"ab,abc",    "abc,abc", "abc,adc->abx", "abc,adc->aa",
+                                        "abc,adc>a", "abc",     "a!c,abc",      NULL};
+    for (int i = 0; i < 8; i++) {
+        ok(!lks_einsum(wrong[i], 2, x) && lks_error_code(ctx) == LKS_ERR_ARGUMENT, "%s", lks_error(ctx));
+        lks_error_clear(ctx);
+    }
+    double v[6] = {0.25, 0.75, -0.25, 100, -INFINITY, NAN}, w[6] = {0, 1, -0.0, 2.5, -4, NAN};
+    double d[6] = {1, 1, 1, 0, 0, 0};
+    lks_tensor *q = tensor_of(ctx, LKS_F32, 1, ns, v);
+    lks_set_requires_grad(q, 1);
+    lks_tensor *y = lks_fake_quantize_per_tensor_affine(q, 0.5, 2, -6, 7);
+    ok(close_to(ctx, y, w, 6, 0), "fake_quantize: halves to even, clamped ends, NaN");
+    lks_backward(y, lks_full(ctx, LKS_F32, 1, ns, 1), 0);
+    ok(close_to(ctx, lks_grad(q), d, 6, 0), "fake_quantize: straight through, nothing where it was clamped");
+    for (int zero = 0; zero < 10; zero += 9) {
+        y = lks_fake_quantize_per_tensor_affine(q, zero, zero, 0, 1);
+        ok(!y && lks_error_code(ctx) == LKS_ERR_ARGUMENT, "%s", lks_error(ctx));
+        lks_error_clear(ctx);
+    }
+    lks_zero_grad(q);
+    /* A query that sees no key: zeros, and its weights are zeros. */
+    int64_t qs[3] = {1, 2, 4}, wi[2] = {12, 4}, ms[2] = {2, 2};
+    lks_tensor *h = noise_of(ctx, LKS_F32, 3, qs, 1, 3), *weights;
+    lks_tensor *mask = lks_to(lks_from_host(ctx, LKS_I64, 2, ms, (int64_t[]){1, 1, 0, 0}), LKS_BOOL);
+    lks_tensor *w_in = noise_of(ctx, LKS_F32, 2, wi, 1, 4), *w_out = lks_narrow(w_in, 0, 0, 4);
+    lks_status s = lks_multi_head_attention(h, h, h, 2, w_in, LKS_NONE, w_out, LKS_NONE, mask, 0, 0, &y, &weights);
+    double *p = values_of(ctx, weights), *o = values_of(ctx, y);
+    ok(s == LKS_OK && p && o && fabs(p[0] + p[1] - 1) < 1e-6 && p[2] == 0 && p[3] == 0 && o[4] == 0 && o[0] != 0,
+       "multi-head attention: a query that sees nothing");
+    free(p), free(o);
+    ok(lks_multi_head_attention(h, h, h, 3, h, LKS_NONE, h, LKS_NONE, LKS_NONE, 0, 0, &y, NULL) == LKS_ERR_ARGUMENT,
+       "%s", lks_error(ctx));
+    lks_error_clear(ctx);
+}
+
 int main(void)
 {
     static const char *const isa[] = {NULL, "base", "avx2"};
@@ -298,7 +379,7 @@ int main(void)
         if (!ctx) continue;
         lks_scope_begin(ctx);
         values(ctx, isa[k] ? isa[k] : "the best ISA");
-        if (k == 0) shapes(ctx), edges(ctx), refusals(ctx), policies(ctx);
+        if (k == 0) shapes(ctx), edges(ctx), refusals(ctx), policies(ctx), modules(ctx), composed(ctx);
         lks_scope_end(ctx);
         ok(lks_live_tensors(ctx) == 0, "nothing is left");
         lks_context_destroy(&ctx);

@@ -73,6 +73,19 @@ LKS_API lks_status lks_dropout_create(lks_params *ps, double p, lks_module **m);
  * qkv.weight [3 dim, dim], qkv.bias, proj.weight, proj.bias, started as PyTorch's MultiheadAttention. */
 LKS_API lks_status lks_attention_create(lks_params *ps, const char *prefix, int64_t dim, int64_t heads, int causal,
                                         double dropout, lks_module **m);
+/* Recurrent layers (lks_rnn, lks_gru, lks_lstm; ops.h), batch first: x [N, T, in] gives y [N, T, hidden], or twice as
+ * wide when bidirectional; dropout between layers in train mode. Parameters weight_ih_lK, weight_hh_lK, bias_ih_lK,
+ * bias_hh_lK, and those with _reverse, all started from U(-1/sqrt(hidden), 1/sqrt(hidden)). */
+LKS_API lks_status lks_rnn_create(lks_params *ps, const char *prefix, int64_t in, int64_t hidden, int64_t layers,
+                                  int relu, int bidirectional, double dropout, lks_module **m);
+LKS_API lks_status lks_gru_create(lks_params *ps, const char *prefix, int64_t in, int64_t hidden, int64_t layers,
+                                  int bidirectional, double dropout, lks_module **m);
+LKS_API lks_status lks_lstm_create(lks_params *ps, const char *prefix, int64_t in, int64_t hidden, int64_t layers,
+                                   int bidirectional, double dropout, lks_module **m);
+/* Forward of such a module with first states and lengths (LKS_NONE: zeros, all of T) and last states; c0 and cn are an
+ * LSTM's. y, hn and cn may be NULL. */
+LKS_API lks_status lks_recurrent_forward(lks_module *m, lks_tensor *x, lks_tensor *h0, lks_tensor *c0,
+                                         lks_tensor *lengths, lks_tensor **y, lks_tensor **hn, lks_tensor **cn);
 /* Linear layers of the n sizes given with relu and dropout between. x [..., sizes[0]]. Parameters 0.weight, 0.bias,
  * 1.weight, ... */
 LKS_API lks_status lks_mlp_create(lks_params *ps, const char *prefix, int n, const int64_t *sizes, double dropout,

@@ -109,6 +109,11 @@ LKS_API lks_tensor *lks_prelu(lks_tensor *x, lks_tensor *weight);
 /* min(max(x, min), max); -INFINITY or INFINITY where there is no bound; NaN stays NaN, and is refused as a bound. Keeps
  * x's dtype (integers need whole bounds). Gradient 1 from min to max inclusive, else 0. */
 LKS_API lks_tensor *lks_clamp(lks_tensor *x, double min, double max);
+/* (clamp(round(x / scale) + zero_point, quant_min, quant_max) - zero_point) scale: what x would be from integers;
+ * halves are rounded to even. Gradient 1 where nothing was clamped, else 0 (straight through). Floats; scale > 0,
+ * zero_point in [quant_min, quant_max]. */
+LKS_API lks_tensor *lks_fake_quantize_per_tensor_affine(lks_tensor *x, double scale, int64_t zero_point,
+                                                        int64_t quant_min, int64_t quant_max);
 /* x^exponent. With two tensors promoted as ever; integers stay integers (they wrap; a negative power is truncated).
  * With numbers: x^exponent (integers: whole, not negative), base^x, v / x. The gradient of x^e is 0 where e is 0; that
  * of 0^e with e >= 0 in e is 0. */
@@ -213,6 +218,11 @@ LKS_API lks_tensor *lks_outer(lks_tensor *a, lks_tensor *b);
 LKS_API lks_tensor *lks_linalg_vecdot(lks_tensor *a, lks_tensor *b, int dim);
 /* x1 [..., I], x2 [..., J], weight [O, I, J], bias [O] or LKS_NONE: y_o = x1 W_o x2 + bias_o, [..., O]. */
 LKS_API lks_tensor *lks_bilinear(lks_tensor *x1, lks_tensor *x2, lks_tensor *weight, lks_tensor *bias);
+/* Sum of products by Einstein's convention, as "bij,bjk->bik": a letter for each dim of each of the n tensors; letters
+ * that the result lacks are summed. A letter twice in one tensor takes its diagonal; "..." stands for dims that are
+ * broadcast; without "->" the result has the letters that occur once, in alphabetical order. Pairs are multiplied from
+ * the left as batched matrix products. */
+LKS_API lks_tensor *lks_einsum(const char *equation, int n, lks_tensor *const *x);
 /* Product of n matrices in the order that needs fewest multiplications (dynamic programming). multi_dot takes a vector
  * as the first (a row) or last (a column), whose dim the result lacks. n = 1 gives x[0] itself. */
 LKS_API lks_tensor *lks_multi_dot(int n, lks_tensor *const *x);
@@ -526,6 +536,16 @@ LKS_API lks_status lks_bernoulli_(lks_tensor *x, double p);
  * from their log-sum (Dao et al., 2022). A row that sees no key gives zeros. */
 LKS_API lks_tensor *lks_scaled_dot_product_attention(lks_tensor *q, lks_tensor *k, lks_tensor *v, lks_tensor *mask,
                                                      double dropout_p, int causal, double scale);
+
+/* Several heads (Vaswani et al., 2017), batch first: query [N, T, E], key and value [N, S, E] are projected by the
+ * three [E, E] parts of w_in [3 E, E] (query, key, value) and b_in [3 E], attend in `heads` parts of E / heads, and are
+ * projected by w_out [E, E], b_out [E]; biases may be LKS_NONE. mask as above, broadcastable to [N, heads, T, S];
+ * dropout_p acts on the probabilities. One product projects all three where query, key and value are one tensor.
+ * weights (NULL: not wanted): the probabilities, before dropout, mean of the heads, [N, T, S]. */
+LKS_API lks_status lks_multi_head_attention(lks_tensor *query, lks_tensor *key, lks_tensor *value, int64_t heads,
+                                            lks_tensor *w_in, lks_tensor *b_in, lks_tensor *w_out, lks_tensor *b_out,
+                                            lks_tensor *mask, int causal, double dropout_p, lks_tensor **y,
+                                            lks_tensor **weights);
 
 /* --- recurrent layers -------------------------------------------------------------------------------------------
  * Gates are in PyTorch's order, s the logistic function, * elementwise; x and h stand for W_ih x + b_ih, W_hh h + b_hh:

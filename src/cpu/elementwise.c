@@ -129,6 +129,40 @@ BINARY(gelu_erf_backward_f64, double, double, x * lksi_gelu_slope(z))
 BINARY(gelu_tanh_backward_f32, float, float, x * lksi_gelu_tanh_slopef(z))
 BINARY(gelu_tanh_backward_f64, double, double, x * lksi_gelu_tanh_slope(z))
 
+/* Halves are rounded to even; a NaN stays one. level: as a whole number, before it is clamped. */
+#define QUANTIZE(T, SUFFIX, RINT)                                                                              \
+    static inline T level_##SUFFIX(T x, const lksi_attr *attr)                                                 \
+    {                                                                                                          \
+        return RINT(x * ((T)1 / (T)attr->quantize.scale)) + (T)attr->quantize.zero;                            \
+    }                                                                                                          \
+    static void fake_quantize_##SUFFIX(void *y_, const void *a_, const void *b_, const void *c_, int64_t n,    \
+                                       const lksi_attr *attr)                                                  \
+    {                                                                                                          \
+        T *y = y_, low = (T)attr->quantize.min, high = (T)attr->quantize.max;                                  \
+        const T *p = a_, zero = (T)attr->quantize.zero, scale = (T)attr->quantize.scale;                       \
+        (void)b_, (void)c_;                                                                                    \
+        _Pragma("GCC ivdep") for (int64_t i = 0; i < n; i++)                                                   \
+        {                                                                                                      \
+            T v = level_##SUFFIX(p[i], attr);                                                                  \
+            v = v < low ? low : v;                                                                             \
+            y[i] = ((v > high ? high : v) - zero) * scale;                                                     \
+        }                                                                                                      \
+    }                                                                                                          \
+    static void fake_quantize_backward_##SUFFIX(void *y_, const void *a_, const void *b_, const void *c_,      \
+                                                int64_t n, const lksi_attr *attr)                              \
+    {                                                                                                          \
+        T *y = y_, low = (T)attr->quantize.min, high = (T)attr->quantize.max;                                  \
+        const T *dy = a_, *p = b_;                                                                             \
+        (void)c_;                                                                                              \
+        _Pragma("GCC ivdep") for (int64_t i = 0; i < n; i++)                                                   \
+        {                                                                                                      \
+            T v = level_##SUFFIX(p[i], attr);                                                                  \
+            y[i] = v >= low && v <= high ? dy[i] : 0;                                                          \
+        }                                                                                                      \
+    }
+QUANTIZE(float, f32, __builtin_rintf)
+QUANTIZE(double, f64, __builtin_rint)
+
 /* Formulas of scalar.def: by the number of inputs, with numbers or without. */
 #define SCALAR_LOOP(NAME, T, CALL)                                                                             \
     static void NAME(void *y_, const void *a_, const void *b_, const void *c_, int64_t n, const lksi_attr *attr) \
@@ -356,6 +390,8 @@ KERNEL(sqrt_backward, FLOATS(sqrt_backward))
 KERNEL(tanh_backward, FLOATS(tanh_backward))
 KERNEL(sigmoid_backward, FLOATS(sigmoid_backward))
 KERNEL(relu_backward, FLOATS(relu_backward))
+KERNEL(fake_quantize_per_tensor_affine, FLOATS(fake_quantize))
+KERNEL(fake_quantize_backward, FLOATS(fake_quantize_backward))
 
 #define SCALAR_TYPES_0 FLOATS
 #define SCALAR_TYPES_1 ALL

@@ -75,6 +75,18 @@ FUSED(elu)
 FUSED(softplus)
 FUSED(clamp)
 
+RULE(fake_quantize_per_tensor_affine)
+{
+    GIVE(0, lksi_rule2(b, LKSI_OP_fake_quantize_backward, b->g, X));
+    return LKS_OK;
+}
+
+RULE(fake_quantize_backward)
+{
+    GIVE(0, lksi_rule2(b, LKSI_OP_fake_quantize_backward, b->g, lksi_back_in(b, 1)));
+    return LKS_OK;
+}
+
 /* dy f'(x): again a row in dy; in x the second derivative, where there is one. */
 #define FUSED_AGAIN(name, second)                                                                              \
     RULE(name##_backward)                                                                                      \

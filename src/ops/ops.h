@@ -18,6 +18,9 @@ lks_tensor *lksi_reshape_like(lks_tensor *x, int ndim, const int64_t *shape);
 lks_tensor *lksi_sum_to(lks_tensor *g, int ndim, const int64_t *shape);
 /* a b with the result written to `into` (may be NULL): the out form for gradients. */
 lks_tensor *lksi_matmul_into(lks_tensor *a, lks_tensor *b, lks_tensor *into);
+/* Ends the innermost scope of a function with n results, which live on in the one outside; s: how it went so far. After
+ * a failure all are NULL, and the code is that of the recorded error. */
+lks_status lksi_leave_all(lks_context *ctx, int n, lks_tensor **t, lks_status s);
 /* Frees what lks_item_later holds. */
 void lksi_later_close(lks_context *ctx);
 /* x^T of the last two dims. */

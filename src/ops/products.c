@@ -265,3 +265,192 @@ lks_tensor *lks_tensordot(lks_tensor *a, lks_tensor *b, int n, const int *dims_a
     if (!matrix[0] || !matrix[1]) return NULL;
     return lksi_reshape_like(lksi_call1(ctx, where, LKSI_OP_dot, 2, matrix, NULL), nfree, free);
 }
+
+/* --- einsum --- */
+
+/* Letters are 0..51; dims of an ellipsis 52.., counted from the last. */
+enum { LABELS = 52 + LKS_MAX_DIMS };
+
+typedef struct labelled {
+    lks_tensor *t;
+    int label[LKS_MAX_DIMS];
+} labelled;
+
+static int letter(char c) { return c >= 'a' && c <= 'z' ? c - 'a' + 26 : c >= 'A' && c <= 'Z' ? c - 'A' : -1; }
+
+/* Reads labels up to ',' or '-' or the end; ndim < 0: any number, an ellipsis stands for `dots` dims. -1: wrong. */
+static int read_labels(const char **at, int ndim, int dots, int *label)
+{
+    int n = 0, rest = 0;
+    for (const char *c = *at; *c && *c != ',' && *c != '-'; c++) rest += letter(*c) >= 0;
+    for (; **at && **at != ',' && **at != '-'; ++*at) {
+        if (**at == ' ') continue;
+        if (!strncmp(*at, "...", 3)) {
+            int count = ndim < 0 ? dots : ndim - rest;
+            if (count < 0 || n + count > LKS_MAX_DIMS) return -1;
+            for (int i = 0; i < count; i++) label[n++] = 52 + count - 1 - i;
+            *at += 2;
+            ndim = ndim < 0 ? ndim : rest + count;
+        } else if (letter(**at) < 0 || n == LKS_MAX_DIMS) {
+            return -1;
+        } else {
+            label[n++] = letter(**at);
+        }
+    }
+    return ndim >= 0 && n != ndim ? -1 : n;
+}
+
+static int place_of(const labelled *x, int label)
+{
+    for (int d = 0; d < x->t->v.ndim; d++)
+        if (x->label[d] == label) return d;
+    return -1;
+}
+
+/* A letter twice: the diagonal, which comes last. */
+static int take_diagonals(labelled *x)
+{
+    for (int d = 0; x->t && d < x->t->v.ndim; d++)
+        for (int e = d + 1; x->t && e < x->t->v.ndim; e++) {
+            if (x->label[d] != x->label[e]) continue;
+            int n = 0, twice = x->label[d];
+            for (int i = 0; i < x->t->v.ndim; i++)
+                if (i != d && i != e) x->label[n++] = x->label[i];
+            x->label[n] = twice;
+            if (x->t->v.shape[d] != x->t->v.shape[e]) return 0;
+            x->t = lks_diagonal(x->t, 0, d, e);
+            d = -1;
+            break;
+        }
+    return 1;
+}
+
+/* Sums over the labels that are not in `kept`. */
+static void sum_others(labelled *x, const char *kept)
+{
+    int dims[LKS_MAX_DIMS], n = 0, m = 0;
+    for (int d = 0; x->t && d < x->t->v.ndim; d++)
+        if (!kept[x->label[d]]) dims[n++] = d;
+    for (int d = 0; x->t && d < x->t->v.ndim; d++)
+        if (kept[x->label[d]]) x->label[m++] = x->label[d];
+    if (n) x->t = lks_sum(x->t, n, dims, 0, LKS_DTYPE_NONE);
+}
+
+/* x with its dims in the order of the lists, each list folded into one; a dim of size 1 is repeated. */
+static lks_tensor *folded(const labelled *x, const int64_t *size, int lists, const int *const *list, const int *count)
+{
+    int dims[LKS_MAX_DIMS], n = 0;
+    int64_t wide[LKS_MAX_DIMS], shape[3];
+    for (int l = 0; l < lists; l++) {
+        shape[l] = 1;
+        for (int i = 0; i < count[l]; i++) {
+            dims[n] = place_of(x, list[l][i]);
+            shape[l] *= wide[n++] = size[list[l][i]];
+        }
+    }
+    return lksi_reshape_like(lks_expand(lks_permute(x->t, n, dims), n, wide), lists, shape);
+}
+
+/* a becomes the product of a and b, summed over what is in both and not kept. */
+static void contract(labelled *a, labelled *b, const char *kept, const int64_t *size)
+{
+    int both[LKS_MAX_DIMS], summed[LKS_MAX_DIMS], left[LKS_MAX_DIMS], right[LKS_MAX_DIMS];
+    int nb = 0, ns = 0, nl = 0, nr = 0;
+    char in_b[LABELS] = {0}, need_a[LABELS], need_b[LABELS];
+    memcpy(need_a, kept, LABELS), memcpy(need_b, kept, LABELS);
+    for (int d = 0; d < b->t->v.ndim; d++) in_b[b->label[d]] = need_a[b->label[d]] = 1;
+    for (int d = 0; d < a->t->v.ndim; d++) need_b[a->label[d]] = 1;
+    sum_others(a, need_a), sum_others(b, need_b);
+    if (!a->t || !b->t) {
+        a->t = NULL;
+        return;
+    }
+    for (int d = 0; d < a->t->v.ndim; d++) {
+        int l = a->label[d];
+        if (!in_b[l]) left[nl++] = l;
+        else if (kept[l]) both[nb++] = l;
+        else summed[ns++] = l;
+    }
+    for (int d = 0; d < b->t->v.ndim; d++)
+        if (place_of(a, b->label[d]) < 0) right[nr++] = b->label[d];
+    if (nb + nl + nr > LKS_MAX_DIMS) {
+        lksi_fail(&a->t->ctx->base, LKS_ERR_SHAPE, "lks_einsum", "a product has more than %d dims", LKS_MAX_DIMS);
+        a->t = NULL;
+        return;
+    }
+    lks_tensor *x = folded(a, size, 3, (const int *[]){both, left, summed}, (int[]){nb, nl, ns});
+    lks_tensor *y = folded(b, size, 3, (const int *[]){both, summed, right}, (int[]){nb, ns, nr});
+    int64_t shape[LKS_MAX_DIMS];
+    int n = 0;
+    for (int i = 0; i < nb; i++) a->label[n] = both[i], shape[n++] = size[both[i]];
+    for (int i = 0; i < nl; i++) a->label[n] = left[i], shape[n++] = size[left[i]];
+    for (int i = 0; i < nr; i++) a->label[n] = right[i], shape[n++] = size[right[i]];
+    a->t = x && y ? lksi_reshape_like(lks_bmm(x, y), n, shape) : NULL;
+}
+
+static lks_tensor *refuse_equation(lks_context *ctx, const char *equation, const char *what)
+{
+    if (!ctx->base.code)
+        lksi_fail(&ctx->base, LKS_ERR_ARGUMENT, "lks_einsum", "\"%s\": %s", equation ? equation : "(null)", what);
+    return NULL;
+}
+
+lks_tensor *lks_einsum(const char *equation, int n, lks_tensor *const *x)
+{
+    lks_context *ctx = n > 0 ? lksi_ctx(n, x) : NULL;
+    int64_t size[LABELS];
+    int seen[LABELS] = {0}, out[LKS_MAX_DIMS], nout, dots = 0;
+    const char *at = equation;
+    if (!ctx) return NULL;
+    if (!equation || n > 16) return refuse_equation(ctx, equation, "no equation, or more than 16 tensors");
+    for (int l = 0; l < LABELS; l++) size[l] = 1;
+    labelled op[16];
+    for (int i = 0; i < n; i++) {
+        op[i].t = x[i];
+        if (x[i] == lks_none) return refuse_equation(ctx, equation, "LKS_NONE has no dims");
+        if (read_labels(&at, x[i]->v.ndim, 0, op[i].label) < 0 || *at != (i + 1 < n ? ',' : *at == '-' ? '-' : 0))
+            return refuse_equation(ctx, equation, "a tensor's letters are not its dims");
+        if (*at == ',') at++;
+        for (int d = 0; d < x[i]->v.ndim; d++) {
+            int l = op[i].label[d];
+            int64_t s = x[i]->v.shape[d];
+            if (l >= 52 && l - 51 > dots) dots = l - 51;
+            seen[l]++;
+            if (s != 1 && size[l] != 1 && s != size[l])
+                return refuse_equation(ctx, equation, "a letter stands for two sizes");
+            if (s != 1) size[l] = s;
+        }
+        if (!take_diagonals(&op[i])) return refuse_equation(ctx, equation, "the sizes of a diagonal differ");
+        if (!op[i].t) return NULL;
+    }
+    if (*at == '-') {
+        if (at[1] != '>') return refuse_equation(ctx, equation, "\"->\" is expected");
+        at += 2;
+        nout = read_labels(&at, -1, dots, out);
+        if (nout < 0 || *at) return refuse_equation(ctx, equation, "the result's letters are not understood");
+        for (int i = 0; i < nout; i++)
+            for (int j = 0; j <= i; j++)
+                if (!seen[out[i]] || (j < i && out[i] == out[j]))
+                    return refuse_equation(ctx, equation, "a letter of the result is new, or there twice");
+    } else {
+        nout = 0;
+        for (int l = dots - 1; l >= 0 && nout < LKS_MAX_DIMS; l--) out[nout++] = 52 + l;
+        for (int l = 0; l < 52; l++)
+            if (seen[l] == 1 && nout < LKS_MAX_DIMS) out[nout++] = l;
+    }
+    if (lks_scope_begin(ctx) != LKS_OK) return NULL;
+    for (int i = 1; i < n && op[0].t; i++) {
+        char kept[LABELS] = {0};
+        for (int k = 0; k < nout; k++) kept[out[k]] = 1;
+        for (int k = i + 1; k < n; k++)
+            for (int d = 0; d < op[k].t->v.ndim; d++) kept[op[k].label[d]] = 1;
+        contract(&op[0], &op[i], kept, size);
+    }
+    char kept[LABELS] = {0};
+    int dims[LKS_MAX_DIMS];
+    for (int k = 0; k < nout; k++) kept[out[k]] = 1;
+    if (op[0].t) sum_others(&op[0], kept);
+    for (int k = 0; op[0].t && k < nout; k++) dims[k] = place_of(&op[0], out[k]);
+    lks_tensor *y = op[0].t ? lks_permute(op[0].t, nout, dims) : NULL;
+    return lks_scope_leave(ctx, y);
+}

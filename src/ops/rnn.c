@@ -9,9 +9,9 @@
 #include "tape/tape.h"
 #include <string.h>
 
-/* Ends the scope; the n tensors live on in the one outside. */
-static lks_status leave_all(lks_context *ctx, int n, lks_tensor **t, lks_status s)
+lks_status lksi_leave_all(lks_context *ctx, int n, lks_tensor **t, lks_status s)
 {
+    if (s != LKS_OK && ctx->base.code) s = ctx->base.code;
     for (int i = 0; i < n; i++) {
         if (s == LKS_OK && !t[i]) s = ctx->base.code ? ctx->base.code : LKS_ERR_MEMORY;
         lks_keep(t[i]);
@@ -113,9 +113,6 @@ static lks_status run(layers *a, lks_tensor **out)
     return LKS_OK;
 }
 
-/* The first error is recorded; what a helper returns for a failed op may be any code. */
-static lks_status failed(const lks_context *ctx, lks_status s) { return s && ctx->base.code ? ctx->base.code : s; }
-
 static lks_status recurrent(const char *where, int op, int kind, lks_tensor *x, lks_tensor *h0, lks_tensor *c0,
                             lks_tensor *lengths, int n, lks_tensor *const *weights, int bidirectional, int batch_first,
                             double dropout, lks_tensor **out)
@@ -139,10 +136,10 @@ static lks_status recurrent(const char *where, int op, int kind, lks_tensor *x, 
         if ((s = lksi_composite_begin(ctx, where, op, nin, in, work)) == LKS_OK) {
             layers a = {ctx, where, kind, D, n / (4 * D), batch_first != 0, dropout, work[0], work[1], work[2], work[3],
                         work + 4, work + nin, work + nin + n / 4};
-            s = failed(ctx, run(&a, out));
+            s = run(&a, out);
             lksi_composite_end(ctx, op);
         }
-        s = failed(ctx, leave_all(ctx, nout, out, s));
+        s = lksi_leave_all(ctx, nout, out, s);
     }
     lksi_free(&ctx->base, in);
     return s;
@@ -218,11 +215,11 @@ static lks_status cell(const char *where, int op, int kind, lks_tensor *const *i
     if ((s = lksi_composite_begin(ctx, where, op, 7, in, work)) == LKS_OK) {
         /* Without a policy it runs in its inputs' dtype: the products inside do, too. */
         lksi_autocast_suspend(ctx);
-        s = failed(ctx, one_step(ctx, where, kind, work, out));
+        s = one_step(ctx, where, kind, work, out);
         lksi_autocast_resume(ctx);
         lksi_composite_end(ctx, op);
     }
-    return failed(ctx, leave_all(ctx, kind == LKSI_RNN_LSTM ? 2 : 1, out, s));
+    return lksi_leave_all(ctx, kind == LKSI_RNN_LSTM ? 2 : 1, out, s);
 }
 
 lks_tensor *lks_rnn_cell(lks_tensor *x, lks_tensor *h, lks_tensor *w_ih, lks_tensor *w_hh, lks_tensor *b_ih,

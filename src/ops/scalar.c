@@ -65,6 +65,15 @@ lks_tensor *lks_clamp(lks_tensor *x, double min, double max)
     return call("lks_clamp", LKSI_OP_clamp, 1, &x, min, max);
 }
 
+lks_tensor *lks_fake_quantize_per_tensor_affine(lks_tensor *x, double scale, int64_t zero_point, int64_t quant_min,
+                                                int64_t quant_max)
+{
+    if (!x) return NULL;
+    lksi_attr attr = {.quantize = {scale, (double)zero_point, (double)quant_min, (double)quant_max}};
+    return lksi_call1(x->ctx, "lks_fake_quantize_per_tensor_affine", LKSI_OP_fake_quantize_per_tensor_affine, 1, &x,
+                      &attr);
+}
+
 #define BINARY(name)                                                                                           \
     lks_tensor *lks_##name(lks_tensor *a, lks_tensor *b)                                                       \
     {                                                                                                          \

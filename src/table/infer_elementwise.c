@@ -130,6 +130,21 @@ BACKWARD(sigmoid_backward)
 BACKWARD(relu_backward)
 BACKWARD(gelu_backward)
 
+BACKWARD(fake_quantize_backward)
+
+lks_status lksi_infer_fake_quantize_per_tensor_affine(lksi_args *a)
+{
+    double scale = a->attr.quantize.scale, zero = a->attr.quantize.zero;
+    if (!(scale > 0 && scale - scale == 0))
+        return lksi_why(a, LKS_ERR_ARGUMENT, "scale is %g; it must be positive and finite", scale);
+    if (!(a->attr.quantize.min <= zero && zero <= a->attr.quantize.max))
+        return lksi_why(a, LKS_ERR_ARGUMENT, "zero point %g is outside [%g, %g]", zero, a->attr.quantize.min,
+                        a->attr.quantize.max);
+    if (!lks_dtype_is_float(a->in[0].dtype))
+        return lksi_why(a, LKS_ERR_DTYPE, "x is %s; a floating dtype is needed", lks_dtype_name(a->in[0].dtype));
+    return unary(a, a->in[0].dtype);
+}
+
 /* --- formulas of scalar.def --- */
 
 UNARY(sin)

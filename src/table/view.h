@@ -31,6 +31,7 @@ typedef union lksi_attr {
     struct { int32_t dtype; } cast;
     struct { int32_t mask, keepdim, dtype; double p; } reduce; /* bit d of mask: dim d is reduced; p: norm's, correction */
     struct { double a, b; } scalar; /* numbers of a formula: see src/table/scalar.def */
+    struct { double scale, zero, min, max; } quantize; /* zero, min, max: whole numbers */
     struct { int32_t dim, reverse, dtype; } scan;
     struct { int32_t dim, keepdim; } dim;
     struct { int32_t tanh_form; } gelu;

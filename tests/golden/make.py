@@ -45,7 +45,8 @@ LEAST = {torch.float64: -1074, torch.float32: -149, torch.float16: -24, torch.bf
 POLICY = {
     "cuda": {
         "lower": "matmul mm bmm addmm baddbmm addbmm addmv addr mv multi_dot chain_matmul linear conv1d conv2d conv3d "
-                 "conv_transpose1d conv_transpose2d conv_transpose3d prelu rnn gru lstm rnn_cell gru_cell lstm_cell",
+                 "conv_transpose1d conv_transpose2d conv_transpose3d prelu rnn gru lstm rnn_cell gru_cell lstm_cell "
+                 "einsum multi_head_attention",
         "fp32": "pow exp expm1 log log1p log2 log10 rsqrt reciprocal acos asin cosh sinh tan erfinv softplus softmax "
                 "log_softmax softmin layer_norm group_norm norm prod sum cumsum cumprod mse_loss l1_loss "
                 "smooth_l1_loss nll_loss cross_entropy cross_entropy_weighted binary_cross_entropy_with_logits kl_div "
@@ -59,12 +60,14 @@ POLICY = {
         # multi_dot and chain_matmul are in no list, but the products they are made of are
         "lower": "matmul mm bmm addmm baddbmm addbmm multi_dot chain_matmul linear conv1d conv2d conv3d conv_tbc "
                  "conv_transpose1d "
-                 "conv_transpose2d conv_transpose3d linalg_vecdot prelu scaled_dot_product_attention rnn gru lstm",
+                 "conv_transpose2d conv_transpose3d linalg_vecdot prelu scaled_dot_product_attention rnn gru lstm einsum "
+                 "multi_head_attention",
         "fp32": "avg_pool3d adaptive_avg_pool3d max_pool3d adaptive_max_pool3d max_unpool2d max_unpool3d "
                 "fractional_max_pool2d fractional_max_pool3d prod mse_loss l1_loss huber_loss nll_loss cross_entropy "
                 "cross_entropy_weighted binary_cross_entropy binary_cross_entropy_with_logits kl_div poisson_nll_loss "
                 "hinge_embedding_loss margin_ranking_loss soft_margin_loss multi_margin_loss multilabel_margin_loss "
                 "cosine_embedding_loss triplet_margin_loss ctc_loss cdist trace quantile nanquantile grid_sample "
+                "fake_quantize_per_tensor_affine "
                 "reflection_pad1d reflection_pad2d replication_pad1d replication_pad2d replication_pad3d",
         "promote": "cat stack index_copy",
     },
@@ -230,6 +233,9 @@ def elementwise_cases():
          autocast=False, exponent=3.0)
     case("pow_scalar", "special", lambda x, exponent: torch.pow(x, exponent), [given(special)], autocast=False,
          exponent=2.0)
+    case("fake_quantize_per_tensor_affine", "8 bits", lambda x, scale, zero, min, max:
+         torch.fake_quantize_per_tensor_affine(x, scale, zero, min, max), [spread(6, 9)], scale=0.03125, zero=3,
+         min=-64, max=63)
     case("pow", "positive", torch.pow, [positive(8, 10), real(10)])
     case("pow", "zero", torch.pow, [given([0.0, 0.0, 0.0, 2.0, -2.0]), given([0.0, 2.0, 0.5, 0.0, 3.0])],
          autocast=False)
@@ -356,6 +362,12 @@ def product_cases():
     case("chain_matmul", "three", lambda *x: torch.linalg.multi_dot(x), [real(6, 9), real(9, 3), real(3, 7)])
     case("tensordot", "pairs", lambda a, b, dims_a, dims_b: torch.tensordot(a, b, (dims_a, dims_b)),
          [real(3, 4, 5), real(5, 2, 4)], dims_a=[1, 2], dims_b=[2, 0])
+    # equations stand in test_golden.c in this order
+    for k, (equation, shapes) in enumerate([("bij,bjk->bik", [(2, 3, 4), (2, 4, 5)]), ("iij->j", [(3, 3, 4)]),
+                                            ("ab,cb,db", [(3, 4), (2, 4), (5, 4)]),
+                                            ("...i,ji->...j", [(2, 3, 4), (5, 4)]), ("i,j->ji", [(3,), (4,)])]):
+        case("einsum", f"equation {k}", lambda *x, equation, e=equation: torch.einsum(e, *x),
+             [real(*s) for s in shapes], autocast=k == 0, equation=k)
 
 
 def convolution_cases():
@@ -663,6 +675,25 @@ def attention_cases():
     case("scaled_dot_product_attention", "causal", sdpa, qkv(), causal=1, scale=0.0)
     case("scaled_dot_product_attention", "scaled", sdpa, qkv(), autocast=False, causal=0, scale=0.5)
     case("scaled_dot_product_attention", "additive mask", sdpa, qkv() + [real(7, 7, needs=False)], causal=0, scale=0.0)
+
+
+    def several(q, k, v, w_in, b_in, w_out, b_out, *mask, heads, causal, weights):
+        q, k, v = (x.transpose(0, 1) for x in (q, k, v))
+        if causal:
+            mask = (torch.ones(q.shape[0], k.shape[0], dtype=torch.bool).triu(1),)
+        y, p = F.multi_head_attention_forward(
+            q, k, v, q.shape[2], heads, w_in, b_in, None, None, False, 0.0, w_out, b_out, need_weights=bool(weights),
+            attn_mask=mask[0] if mask else None)
+        return (y.transpose(0, 1), p) if weights else y.transpose(0, 1)
+
+    def projections(E):
+        return [real(3 * E, E, scale=0.5), real(3 * E, scale=0.5), real(E, E, scale=0.5), real(E, scale=0.5)]
+    case("multi_head_attention", "weights", several, [real(2, 5, 6), real(2, 7, 6), real(2, 7, 6)] + projections(6),
+         autocast=False, heads=2, causal=0, weights=1)
+    case("multi_head_attention", "causal", several, [real(2, 5, 6), real(2, 5, 6), real(2, 5, 6)] + projections(6),
+         heads=3, causal=1, weights=0)
+    case("multi_head_attention", "added mask", several, [real(2, 5, 6), real(2, 7, 6), real(2, 7, 6)] + projections(6) +
+         [real(5, 7, needs=False)], autocast=False, heads=2, causal=0, weights=1)
 
 
 def recurrent_cases():
