@@ -314,7 +314,8 @@ static void modules(lks_context *ctx)
     free(a), free(b);
     ok(lks_recurrent_forward(m[0], x, LKS_NONE, LKS_NONE, lengths, &y, &hn, &cn) == LKS_OK && lks_dim(hn, 0) == 4 &&
            lks_dim(cn, 1) == 2 &&
-           lks_recurrent_forward(m[1], x, LKS_NONE, LKS_NONE, LKS_NONE, NULL, &hn, &cn) == LKS_OK && !cn && lks_recurrent_forward(m[2], x, LKS_NONE, LKS_NONE, lengths, &y, NULL, NULL) == LKS_OK,
+           lks_recurrent_forward(m[1], x, LKS_NONE, LKS_NONE, LKS_NONE, NULL, &hn, &cn) == LKS_OK && !cn &&
+           lks_recurrent_forward(m[2], x, LKS_NONE, LKS_NONE, lengths, &y, NULL, NULL) == LKS_OK,
        "states and lengths");
     ok(lks_recurrent_forward(m[3], x, LKS_NONE, LKS_NONE, LKS_NONE, &y, &hn, &cn) == LKS_ERR_ARGUMENT &&
            strstr(lks_error(ctx), "linear"), "%s", lks_error(ctx));

@@ -60,8 +60,8 @@ POLICY = {
         # multi_dot and chain_matmul are in no list, but the products they are made of are
         "lower": "matmul mm bmm addmm baddbmm addbmm multi_dot chain_matmul linear conv1d conv2d conv3d conv_tbc "
                  "conv_transpose1d "
-                 "conv_transpose2d conv_transpose3d linalg_vecdot prelu scaled_dot_product_attention rnn gru lstm einsum "
-                 "multi_head_attention",
+                 "conv_transpose2d conv_transpose3d linalg_vecdot prelu scaled_dot_product_attention rnn gru lstm "
+                 "einsum multi_head_attention",
         "fp32": "avg_pool3d adaptive_avg_pool3d max_pool3d adaptive_max_pool3d max_unpool2d max_unpool3d "
                 "fractional_max_pool2d fractional_max_pool3d prod mse_loss l1_loss huber_loss nll_loss cross_entropy "
                 "cross_entropy_weighted binary_cross_entropy binary_cross_entropy_with_logits kl_div poisson_nll_loss "
