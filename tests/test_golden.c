@@ -330,6 +330,7 @@ CALL(do_batch_norm)
     return y[0] ? training ? 3 : 1 : 0;
 }
 CALL(do_softmax) { NOT_USED; return one(y, lks_softmax(x[0], INT(dim))); }
+CALL(do_softmin) { NOT_USED; return one(y, lks_softmin(x[0], INT(dim))); }
 CALL(do_log_softmax) { NOT_USED; return one(y, lks_log_softmax(x[0], INT(dim))); }
 CALL(do_cross_entropy)
 {
@@ -583,7 +584,7 @@ static const op ops[] = {
     OP(any, EACH), OP(min, EACH), OP(min_all, EACH), OP(argmin, EACH), OP(dist, 0), OP(normalize, 0),
     OP(cosine_similarity, 0), OP(renorm, 0), OP(cumsum, 0), OP(cumprod, 0), OP(recurrence, 0),
     OP(embedding, 0), OP(cat, EACH), OP(scaled_dot_product_attention, 0),
-    OP(einsum, 0), OP(fake_quantize_per_tensor_affine, EACH), OP(multi_head_attention, 0),
+    OP(softmin, 0), OP(einsum, 0), OP(fake_quantize_per_tensor_affine, EACH), OP(multi_head_attention, 0),
     OP(rnn, 0), OP(gru, 0), OP(lstm, 0), OP(rnn_cell, 0), OP(gru_cell, 0), OP(lstm_cell, 0),
 };
 enum { OPS = sizeof ops / sizeof ops[0] };

@@ -334,6 +334,8 @@ LKS_API lks_tensor *lks_group_norm(lks_tensor *x, int64_t groups, lks_tensor *we
 /* A slice whose entries are all -inf gives zeros and a zero gradient. */
 LKS_API lks_tensor *lks_softmax(lks_tensor *x, int dim);
 LKS_API lks_tensor *lks_log_softmax(lks_tensor *x, int dim);
+/* softmax(-x). */
+LKS_API lks_tensor *lks_softmin(lks_tensor *x, int dim);
 
 /* What a loss gives: one per element or row, their mean, their sum. BATCHMEAN (kl_div alone): the sum over the size
  * of dim 0. MEAN_NAN: as MEAN, but NaN where nothing counts (cross_entropy and nll_loss with every target ignored),
@@ -588,6 +590,10 @@ LKS_API const char *lks_op_schema(int i);
 LKS_API int lks_op_lookup(const char *name);
 /* 1 if the row has a gradient (a rule, or that of the rows it is made of). Local. */
 LKS_API int lks_op_differentiable(int i);
+/* How often it can be differentiated: 0, 1 ("is not differentiable twice"), or 2: any number of times. Local. */
+LKS_API int lks_op_order(int i);
+/* 1 if its main inputs may be integers and bool, 0: floats only (float64, float32, float16, bfloat16). Local. */
+LKS_API int lks_op_integers(int i);
 
 #ifdef __cplusplus
 }

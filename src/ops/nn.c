@@ -93,6 +93,7 @@ static lks_tensor *along(const char *where, int op, lks_tensor *x, int dim)
 
 lks_tensor *lks_softmax(lks_tensor *x, int dim) { return along("lks_softmax", LKSI_OP_softmax, x, dim); }
 lks_tensor *lks_log_softmax(lks_tensor *x, int dim) { return along("lks_log_softmax", LKSI_OP_log_softmax, x, dim); }
+lks_tensor *lks_softmin(lks_tensor *x, int dim) { return along("lks_softmin", LKSI_OP_softmax, lks_neg(x), dim); }
 
 lks_tensor *lks_embedding(lks_tensor *weight, lks_tensor *index)
 {
@@ -135,4 +136,54 @@ int lks_op_differentiable(int i)
     if (!valid(i)) return 0;
     int kind = lksi_rows[i].kind;
     return kind == LKSI_KIND_OP || kind == LKSI_KIND_VIEW || kind == LKSI_KIND_COMPOSITE;
+}
+
+static int listed(const int *list, int n, int i)
+{
+    for (int k = 0; k < n; k++)
+        if (list[k] == i) return 1;
+    return 0;
+}
+#define LISTED(list, i) listed(list, (int)(sizeof(list) / sizeof *(list)), i)
+
+/* Fused: by the row NAME_backward, which has no rule; or one of these, whose gradient has another name. */
+int lks_op_order(int i)
+{
+    static const int once[] = {LKSI_OP_grid_sampler_2d, LKSI_OP_grid_sampler_3d, LKSI_OP_rnn, LKSI_OP_gru, LKSI_OP_lstm,
+                               LKSI_OP_rnn_cell, LKSI_OP_gru_cell, LKSI_OP_lstm_cell, LKSI_OP_multi_head_attention};
+    if (!lks_op_differentiable(i)) return 0;
+    if (i == LKSI_OP_prod || i == LKSI_OP_cumprod) return 2; /* their rules do without the fused row when recorded */
+    size_t n = strlen(lksi_rows[i].name);
+    for (int k = 0; k < LKSI_OP_COUNT; k++)
+        if (lksi_rows[k].kind == LKSI_KIND_NOGRAD && !strncmp(lksi_rows[k].name, lksi_rows[i].name, n) &&
+            !strcmp(lksi_rows[k].name + n, "_backward"))
+            return 1;
+    return LISTED(once, i) ? 1 : 2;
+}
+
+int lks_op_integers(int i)
+{
+    static const int all[] = {
+        LKSI_OP_view, LKSI_OP_expand, LKSI_OP_permute, LKSI_OP_slice, LKSI_OP_slice_backward, LKSI_OP_clone,
+        LKSI_OP_cast, LKSI_OP_copy, LKSI_OP_accumulate, LKSI_OP_fill, LKSI_OP_arange, LKSI_OP_add, LKSI_OP_sub,
+        LKSI_OP_mul, LKSI_OP_div, LKSI_OP_eq, LKSI_OP_ne, LKSI_OP_lt, LKSI_OP_le, LKSI_OP_gt, LKSI_OP_ge,
+        LKSI_OP_where, LKSI_OP_affine, LKSI_OP_exp, LKSI_OP_log, LKSI_OP_sqrt, LKSI_OP_tanh, LKSI_OP_sigmoid,
+        LKSI_OP_relu, LKSI_OP_gelu, LKSI_OP_sqrt_backward, LKSI_OP_tanh_backward, LKSI_OP_sigmoid_backward,
+        LKSI_OP_relu_backward, LKSI_OP_gelu_backward, LKSI_OP_expm1, LKSI_OP_log1p, LKSI_OP_log2, LKSI_OP_log10,
+        LKSI_OP_rsqrt, LKSI_OP_reciprocal, LKSI_OP_abs, LKSI_OP_sign, LKSI_OP_sin, LKSI_OP_cos, LKSI_OP_tan,
+        LKSI_OP_asin, LKSI_OP_acos, LKSI_OP_sinh, LKSI_OP_cosh, LKSI_OP_erf, LKSI_OP_erfinv, LKSI_OP_silu,
+        LKSI_OP_leaky_relu, LKSI_OP_elu, LKSI_OP_softplus, LKSI_OP_clamp, LKSI_OP_pow, LKSI_OP_pow_scalar,
+        LKSI_OP_rpow, LKSI_OP_rdiv, LKSI_OP_maximum, LKSI_OP_minimum, LKSI_OP_atan2, LKSI_OP_addcmul, LKSI_OP_addcdiv,
+        LKSI_OP_prelu, LKSI_OP_silu_backward, LKSI_OP_leaky_relu_backward, LKSI_OP_elu_backward,
+        LKSI_OP_softplus_backward, LKSI_OP_clamp_backward, LKSI_OP_larger_backward, LKSI_OP_prelu_backward,
+        LKSI_OP_prelu_weight_backward, LKSI_OP_fake_quantize_backward, LKSI_OP_sum, LKSI_OP_max, LKSI_OP_min,
+        LKSI_OP_index_fill_backward, LKSI_OP_argmax, LKSI_OP_prod, LKSI_OP_amax, LKSI_OP_amin, LKSI_OP_all,
+        LKSI_OP_any, LKSI_OP_cumsum, LKSI_OP_cumprod, LKSI_OP_mse_loss, LKSI_OP_l1_loss, LKSI_OP_smooth_l1_loss,
+        LKSI_OP_huber_loss, LKSI_OP_binary_cross_entropy, LKSI_OP_binary_cross_entropy_with_logits, LKSI_OP_kl_div,
+        LKSI_OP_poisson_nll_loss, LKSI_OP_hinge_embedding_loss, LKSI_OP_margin_ranking_loss, LKSI_OP_soft_margin_loss,
+        LKSI_OP_cosine_margin, LKSI_OP_cat, LKSI_OP_gather, LKSI_OP_scatter, LKSI_OP_index_copy, LKSI_OP_scatter_add,
+        LKSI_OP_index, LKSI_OP_index_put, LKSI_OP_pad, LKSI_OP_triu, LKSI_OP_flip, LKSI_OP_diagonal,
+        LKSI_OP_diag_embed, LKSI_OP_trace, LKSI_OP_cross, LKSI_OP_one_hot, LKSI_OP_sort,
+    };
+    return LISTED(all, i);
 }

@@ -10,11 +10,13 @@
 static void print_ops(void)
 {
     static const char *const policy[] = {"-", "lower", "fp32", "promote", "error"};
-    printf("%-24s %-8s %-8s %-5s %s\n", "op", "cpu", "cuda", "grad", "inputs; attributes -> outputs");
+    static const char *const order[] = {"-", "once", "any"};
+    printf("%-31s %-8s %-8s %-5s %-7s %s\n", "op", "cpu", "cuda", "grad", "dtypes", "inputs; attributes -> outputs");
     for (int i = 0; i < lks_op_count(); i++)
-        printf("%-24s %-8s %-8s %-5s %s\n", lks_op_name(i), policy[lks_autocast_policy(lks_op_name(i), LKS_TABLE_CPU)],
-               policy[lks_autocast_policy(lks_op_name(i), LKS_TABLE_CUDA)], lks_op_differentiable(i) ? "yes" : "-",
-               lks_op_schema(i));
+        printf("%-31s %-8s %-8s %-5s %-7s %s\n", lks_op_name(i),
+               policy[lks_autocast_policy(lks_op_name(i), LKS_TABLE_CPU)],
+               policy[lks_autocast_policy(lks_op_name(i), LKS_TABLE_CUDA)], order[lks_op_order(i)],
+               lks_op_integers(i) ? "all" : "floats", lks_op_schema(i));
 }
 
 int cmd_info(int argc, const char **argv)

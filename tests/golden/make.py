@@ -487,6 +487,7 @@ def softmax_cases():
     for name, fn in (("softmax", torch.softmax), ("log_softmax", torch.log_softmax)):
         case(name, "last", lambda x, dim, fn=fn: fn(x, dim), [real(6, 40, scale=2)], dim=-1)
         case(name, "middle", lambda x, dim, fn=fn: fn(x, dim), [real(3, 9, 4, scale=2)], autocast=False, dim=1)
+    case("softmin", "columns", lambda x, dim: F.softmin(x, dim), [spread(9, 6)], dim=0)
 
 
 def loss_cases():
