@@ -5,6 +5,7 @@
  * make data (`make KIND FILE`) and compare datasets (`error A NAME B NAME`: relative to the deviation of B).
  */
 #include "tap_mpi.h"
+#include "tensor/tensor.h"
 #include <hdf5.h>
 #include <lockstep.h>
 #include <math.h>
@@ -450,6 +451,94 @@ static void results(const char *dir)
     lks_scope_end(ctx);
 }
 
+/* Names of parts at random: a loader or an error, never a crash or a wrong size. */
+static void random_parts(const char *dir)
+{
+    static const char alphabet[] = "0123456789:::--,,,  +[].9223372036854775807";
+    char path[400], name[80];
+    const char *p = path;
+    uint32_t r = 99;
+    int made = 0, good = 1;
+    snprintf(path, sizeof path, "%s/series.h5", dir);
+    for (int k = 0; k < 1000; k++) {
+        int n = snprintf(name, sizeof name, "run/u[");
+        for (int i = 0; i < 1 + k % 24; i++) {
+            r = r * 1664525u + 1013904223u;
+            name[n++] = alphabet[(r >> 16) % (sizeof alphabet - 1)];
+        }
+        if (k % 3)
+            n = snprintf(name, sizeof name, "run/u[%d:%d:%d,%d", (int)(r >> 8) % 90 - 85, (int)(r >> 16) % 90 - 4,
+                         (int)(r >> 24) % 5, (int)(r >> 12) % 15 - 1);
+        name[n++] = ']', name[n] = 0;
+        lks_loader *l = NULL;
+        lks_status s = lks_loader_hdf5(ctx, 1, &p, name, NULL, 0, &l);
+        if ((s == LKS_OK) != (l != NULL)) good = 0;
+        if (s == LKS_OK) {
+            int64_t rows = lks_loader_train_count(l), of, begin;
+            lks_tensor *in, *none;
+            lks_scope_begin(ctx);
+            good &= rows > 0 && rows <= 81 && lks_loader_rows(l, 0, 100, &in, &none, &of, &begin) == LKS_OK;
+            lks_scope_end(ctx);
+            made++;
+        } else {
+            good &= lks_error(ctx)[0] != 0;
+        }
+        if (!good) diag("%s: %s", name, lks_error(ctx));
+        lks_error_clear(ctx);
+        lks_loader_destroy(&l);
+        if (!good) break;
+    }
+    ok(good && made > 50, "1000 random parts: an error or a loader (%d)", made);
+}
+
+/* Every allocation of these calls fails once; nothing remains. */
+static int without_memory(const char *dir, int what)
+{
+    char path[400], file[400];
+    const char *p = path;
+    double m[2];
+    int64_t shape[4] = {2, 1, 5, 6}, live = ctx->base.live_blocks;
+    snprintf(path, sizeof path, "%s/series.h5", dir);
+    snprintf(file, sizeof file, "%s/memory.h5", dir);
+    for (int n = 1; n < 2000; n++) {
+        lks_params *ps = NULL;
+        lks_module *u = NULL;
+        lks_loader *l = NULL;
+        lks_output *o = NULL;
+        lks_status s;
+        ctx->base.fail_at = n;
+        lks_scope_begin(ctx);
+        if (what == 0) {
+            s = lks_params_create(ctx, &ps);
+            if (s == LKS_OK) s = lks_unet_create(ps, "", 2, 1, 1, 4, 1, 1, LKS_PADDING_PERIODIC, 0, &u);
+            if (s == LKS_OK && !lks_module_forward(u, lks_ones(ctx, LKS_F32, 4, shape))) s = lks_error_code(ctx);
+        } else if (what == 1) {
+            s = lks_loader_hdf5(ctx, 1, &p, "run/u[1:, 2:5]", "run/half[:-1]", 0.2, &l);
+            if (s == LKS_OK) s = lks_loader_statistics(l, 0, 2, m);
+            if (s == LKS_OK) s = lks_loader_statistics(l, 1, 2, m);
+        } else {
+            s = lks_output_create(ctx, file, "g/y", LKS_F64, 2, shape, &o);
+            if (s == LKS_OK) s = lks_output_copy_attributes(o, path, "run/u");
+            if (s == LKS_OK) s = lks_output_finish(o);
+        }
+        int over = ctx->base.fail_at > 0;
+        ctx->base.fail_at = 0;
+        if (!over && s == LKS_OK && what == 0 && lks_error_code(ctx)) s = lks_error_code(ctx);
+        lks_scope_end(ctx);
+        lks_output_destroy(&o);
+        lks_loader_destroy(&l);
+        lks_module_destroy(&u);
+        lks_params_destroy(&ps);
+        lks_error_clear(ctx);
+        if (over) return s == LKS_OK && n > 5;
+        if (ctx->base.live_blocks > live + 8) {
+            diag("%d: allocation %d: %lld blocks remain", what, n, (long long)(ctx->base.live_blocks - live));
+            return 0;
+        }
+    }
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     if (argc == 4 && !strcmp(argv[1], "make")) return make(argv[2], argv[3]);
@@ -473,6 +562,9 @@ int main(int argc, char **argv)
     parts(dir);
     statistics(dir);
     results(dir);
+    random_parts(dir);
+    if (lks_size(ctx) == 1) /* what fails on one rank alone ends the others' calls, too: other tests */
+        for (int k = 0; k < 3; k++) ok(without_memory(dir, k), "every allocation fails once, %d", k);
     ok(lks_live_tensors(ctx) == 0 && lks_live_nodes(ctx) == 0, "nothing lives on");
     lks_context_destroy(&ctx);
     int status = done();

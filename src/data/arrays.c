@@ -234,7 +234,7 @@ static const char *parse_entry(const char *t, int64_t size, int64_t *start, int6
     for (int i = 0; i < 2; i++)
         if (given[i] && v[i] < 0) v[i] += size;
     *one = !colons;
-    if (!colons) v[1] = v[0] + 1;
+    if (!colons && v[0] < size) v[1] = v[0] + 1;
     if (v[0] < 0 || v[1] > size || v[0] >= v[1] || v[2] < 1) return NULL;
     *start = v[0], *step = v[2], *count = (v[1] - v[0] - 1) / v[2] + 1;
     return t;

@@ -7,6 +7,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 static int predict(job *j, lks_output *out)
 {
@@ -70,8 +71,9 @@ int cmd_predict(int argc, const char **argv)
     if (code) return code;
     if (o.operands != 1) return usage_error("predict needs one run folder or checkpoint file");
     if (!opt_given(&o, out)) return usage_error("--out is needed (the HDF5 file to write)");
-    for (int i = 0; i < o.v[OPT_data].count; i++)
-        if (!strcmp(o.v[OPT_data].list[i], opt_text(&o, out)))
+    struct stat in, to;
+    for (int i = 0; i < o.v[OPT_data].count && !stat(opt_text(&o, out), &to); i++)
+        if (!stat(o.v[OPT_data].list[i], &in) && in.st_ino == to.st_ino && in.st_dev == to.st_dev)
             return usage_error("--out %s is one of the files of --data", opt_text(&o, out));
     static char file[4096];
     snprintf(file, sizeof file, "%s", opt_text(&o, out));
