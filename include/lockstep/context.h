@@ -118,6 +118,26 @@ LKS_API int64_t lks_random_attempt(const lks_context *ctx);
  * numbers anew. rows = 0 (the state at start): replicated, every rank draws the same numbers. Local. */
 LKS_API lks_status lks_random_rows(lks_context *ctx, int64_t first, int64_t rows);
 
+/* Work of the program's own on the device cuda. lks_after_stream: all that is asked of the context from now on comes
+ * after what `stream` (a cudaStream_t of the context's device) was given so far; the host does not wait. lks_event: a
+ * cudaEvent_t that is done when the device has done all that was asked of the context so far; it belongs to the context
+ * and is recorded anew by the next of these two calls. So a simulation on the GPU gives its arrays to lks_wrap, calls
+ * lks_after_stream(ctx, stream), the ops, and cudaStreamWaitEvent(stream, lks_event(ctx), 0). A program that has
+ * communicators of NCCL orders them with the context's in this way, on every rank alike: two that run at once may
+ * wait for each other for ever. Where devices have no such streams (cpu, far) `stream` must be NULL, and lks_event
+ * waits until all is done and returns NULL. lks_event is NULL after a failure, too, which is recorded. Local. */
+LKS_API lks_status lks_after_stream(lks_context *ctx, void *stream);
+LKS_API void *lks_event(lks_context *ctx);
+
+/* Between lks_graph_begin and lks_graph_end what is asked of the device is not started but gathered (NCCL's reductions
+ * included) and then launched at once as one CUDA graph: the same results, bit for bit, with a launch in place of
+ * hundreds. The next graph of the same shape puts its arguments into the last one. Make a step or two without it first,
+ * since libraries set themselves up then; bring data to the device before it begins. A call that waits for the device
+ * launches what was gathered so far and ends the gathering. Errors: LKS_ERR_UNSUPPORTED (another device), LKS_ERR_STATE
+ * (begun already), LKS_ERR_DEVICE. Local (but begin and end at the same places on every rank). */
+LKS_API lks_status lks_graph_begin(lks_context *ctx);
+LKS_API lks_status lks_graph_end(lks_context *ctx);
+
 /* Waits until the device has done all that was asked of it. The library itself never needs this. Local. */
 LKS_API lks_status lks_synchronize(lks_context *ctx);
 

@@ -371,7 +371,7 @@ static lks_status post(nccl *t, const char *what, int kind, int op_, lks_dtype d
     st = d->be->event_record(d->self, o->begun, LKSI_STREAM_COMPUTE);
     if (st == LKS_OK) st = d->be->stream_wait(d->self, LKSI_STREAM_COMM, o->begun);
     /* Again, behind what the comm stream had to do before: from here on the operation waits for other ranks alone. */
-    if (st == LKS_OK) st = d->be->event_record(d->self, o->begun, LKSI_STREAM_COMM);
+    if (st == LKS_OK) st = d->be->event_record(d->self, o->begun, LKSI_STREAM_COMM | LKSI_EVENT_EARLY);
     if (st == LKS_OK) st = go(t, kind, op_, dtype, root, in, buf, count, r->rounded);
     if (st == LKS_OK) st = d->be->event_record(d->self, o->ended, LKSI_STREAM_COMM);
     if (st != LKS_OK) return undone(t, r, o, st);

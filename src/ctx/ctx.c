@@ -326,6 +326,48 @@ int lks_threads(const lks_context *ctx) { return ctx->threads; }
 
 lks_status lks_synchronize(lks_context *ctx) { return lksi_device_synchronize(ctx->dev); }
 
+/* --- streams of the program, graphs --- */
+
+static lks_status told(lks_context *ctx, lks_status code, const char *where)
+{
+    if (code == LKS_OK) return code;
+    const char *text = ctx->dev->be->failure(ctx->dev->self);
+    return lksi_fail(&ctx->base, code, where, "%s", text && *text ? text : lks_status_text(code));
+}
+
+lks_status lks_after_stream(lks_context *ctx, void *stream)
+{
+    const lksi_backend *be = ctx->dev->be;
+    if (be->after) return told(ctx, be->after(ctx->dev->self, stream), "lks_after_stream");
+    if (!stream) return LKS_OK;
+    return lksi_fail(&ctx->base, LKS_ERR_ARGUMENT, "lks_after_stream", "device %s has no streams: pass NULL", be->name);
+}
+
+void *lks_event(lks_context *ctx)
+{
+    const lksi_backend *be = ctx->dev->be;
+    void *event = NULL;
+    if (!be->event_for) (void)lksi_device_synchronize(ctx->dev);
+    else if (told(ctx, be->event_for(ctx->dev->self, &event), "lks_event") != LKS_OK) return NULL;
+    return event;
+}
+
+lks_status lks_graph_begin(lks_context *ctx)
+{
+    const lksi_backend *be = ctx->dev->be;
+    if (!be->graph_begin)
+        return lksi_fail(&ctx->base, LKS_ERR_UNSUPPORTED, "lks_graph_begin", "device %s has no graphs", be->name);
+    return told(ctx, be->graph_begin(ctx->dev->self), "lks_graph_begin");
+}
+
+lks_status lks_graph_end(lks_context *ctx)
+{
+    const lksi_backend *be = ctx->dev->be;
+    if (!be->graph_end)
+        return lksi_fail(&ctx->base, LKS_ERR_UNSUPPORTED, "lks_graph_end", "device %s has no graphs", be->name);
+    return told(ctx, be->graph_end(ctx->dev->self), "lks_graph_end");
+}
+
 /* --- random state --- */
 
 lks_status lks_random_set(lks_context *ctx, int64_t seed, int64_t attempt)

@@ -17,7 +17,9 @@
 #define PINNED_LEAST 4096
 #define PINNED_SIZES 48
 
-struct lksi_event { cudaEvent_t event; };
+/* inner: recorded in place of event while a graph is being gathered, the captured-th; event is then recorded after the
+ * launch. */
+struct lksi_event { cudaEvent_t event, inner; int64_t captured; int early; };
 
 /* Kernels by row: lksi_cuda_NAME, or NULL for the rows of lacks.h. */
 #define SECOND_(a, b, ...) b
@@ -58,6 +60,18 @@ struct waiter {
     int up, busy, quit, device;
 };
 
+/* A graph being gathered, by stream capture. exec is that of the last one, which the next one updates. */
+struct graph {
+    int on;
+    int64_t number;
+    int joined[LKSI_STREAMS]; /* streams that take part */
+    lksi_event **events;      /* to be recorded after the launch */
+    int count, room, gated;
+    cudaStream_t gate;        /* waits for what was recorded before: the launch comes after it */
+    cudaEvent_t fork;
+    cudaGraphExec_t exec;
+};
+
 struct lksi_cuda {
     lksi_base *base;
     int device, sms, sm;
@@ -71,6 +85,8 @@ struct lksi_cuda {
     char describe[256];
     char failure[LKSI_WHY];
     struct waiter waiter;
+    struct graph graph;
+    cudaEvent_t foreign; /* between the compute stream and those of the program */
 };
 
 /* --- errors --- */
@@ -227,6 +243,7 @@ static lks_status open_parts(lksi_cuda *c, const lksi_device_options *o)
     for (int i = 0; i < LKSI_STREAMS; i++)
         TRY(check(c, cudaStreamCreateWithPriority(&c->stream[i], cudaStreamNonBlocking,
                                                   i == LKSI_STREAM_COMPUTE ? least : greatest), "cudaStreamCreate"));
+    TRY(check(c, cudaEventCreateWithFlags(&c->foreign, cudaEventDisableTiming), "cudaEventCreate"));
     TRY(check(c, cudaHostAlloc((void **)&c->fault.record, sizeof *c->fault.record, cudaHostAllocPortable),
               "cudaHostAlloc"));
     memset(c->fault.record, 0, sizeof *c->fault.record);
@@ -237,12 +254,16 @@ static lks_status open_parts(lksi_cuda *c, const lksi_device_options *o)
 }
 
 static void waiter_close(struct waiter *w);
+static void waiter_forget(struct waiter *w, const lksi_event *e);
+static void graph_close(struct graph *g);
 
 static void cuda_close(void *self)
 {
     lksi_cuda *c = self;
     int was = lksi_cuda_enter(c);
     waiter_close(&c->waiter);
+    graph_close(&c->graph);
+    if (c->foreign) (void)cudaEventDestroy(c->foreign);
     for (int i = 0; i < LKSI_STREAMS; i++)
         if (c->stream[i]) (void)cudaStreamSynchronize(c->stream[i]);
     for (int i = 0; i < LKSI_CUDA_STATES; i++)
@@ -519,15 +540,42 @@ static void cuda_event_destroy(void *self, lksi_event *e)
     waiter_forget(&c->waiter, e);
     int was = lksi_cuda_enter(c);
     (void)cudaEventDestroy(e->event);
+    if (e->inner) (void)cudaEventDestroy(e->inner);
+    for (int i = 0; i < c->graph.count; i++)
+        if (c->graph.events[i] == e) c->graph.events[i] = NULL;
     lksi_cuda_leave(c, was);
     host->free(c->base, e);
+}
+
+static int gathered(const lksi_cuda *c, const lksi_event *e)
+{
+    return c->graph.on && e->captured == c->graph.number;
 }
 
 static lks_status cuda_event_record(void *self, lksi_event *e, int stream)
 {
     lksi_cuda *c = self;
-    int was = lksi_cuda_enter(c);
-    lks_status code = check(c, cudaEventRecord(e->event, c->stream[stream]), "cudaEventRecord");
+    struct graph *g = &c->graph;
+    int was = lksi_cuda_enter(c), early = stream & LKSI_EVENT_EARLY;
+    cudaError_t r = cudaSuccess;
+    stream -= early;
+    e->early = early;
+    if (!g->on || !g->joined[stream]) {
+        e->captured = 0;
+        r = cudaEventRecord(e->event, c->stream[stream]);
+    } else {
+        if (!e->inner) r = cudaEventCreateWithFlags(&e->inner, cudaEventDisableTiming);
+        if (r == cudaSuccess) r = cudaEventRecord(e->inner, c->stream[stream]);
+        if (g->count == g->room) {
+            int room = 2 * g->room + 64;
+            lksi_event **list = realloc(g->events, (size_t)room * sizeof(lksi_event *));
+            if (!list) r = cudaErrorMemoryAllocation;
+            else g->events = list, g->room = room;
+        }
+        if (r == cudaSuccess && !gathered(c, e)) g->events[g->count++] = e;
+        if (r == cudaSuccess) e->captured = g->number;
+    }
+    lks_status code = check(c, r, "cudaEventRecord");
     lksi_cuda_leave(c, was);
     return code;
 }
@@ -535,8 +583,124 @@ static lks_status cuda_event_record(void *self, lksi_event *e, int stream)
 static lks_status cuda_stream_wait(void *self, int stream, lksi_event *e)
 {
     lksi_cuda *c = self;
+    struct graph *g = &c->graph;
     int was = lksi_cuda_enter(c);
-    lks_status code = check(c, cudaStreamWaitEvent(c->stream[stream], e->event, 0), "cudaStreamWaitEvent");
+    cudaError_t r;
+    if (gathered(c, e)) {
+        r = cudaStreamWaitEvent(c->stream[stream], e->inner, 0);
+        g->joined[stream] = 1;
+    } else if (g->on && g->joined[stream]) {
+        r = cudaStreamWaitEvent(g->gate, e->event, 0);
+        g->gated = 1;
+    } else {
+        r = cudaStreamWaitEvent(c->stream[stream], e->event, 0);
+    }
+    lks_status code = check(c, r, "cudaStreamWaitEvent");
+    lksi_cuda_leave(c, was);
+    return code;
+}
+
+/* --- graphs --- */
+
+static lks_status cuda_graph_begin(void *self)
+{
+    lksi_cuda *c = self;
+    struct graph *g = &c->graph;
+    if (g->on) return lksi_cuda_failed(c, LKS_ERR_STATE, "a graph is being gathered already");
+    int was = lksi_cuda_enter(c);
+    cudaError_t r = cudaSuccess;
+    if (!g->gate) r = cudaStreamCreateWithFlags(&g->gate, cudaStreamNonBlocking);
+    if (r == cudaSuccess && !g->fork) r = cudaEventCreateWithFlags(&g->fork, cudaEventDisableTiming);
+    /* Relaxed: the first use of a kernel may need memory of its own. */
+    if (r == cudaSuccess) r = cudaStreamBeginCapture(c->stream[LKSI_STREAM_COMPUTE], cudaStreamCaptureModeRelaxed);
+    lks_status code = check(c, r, "cudaStreamBeginCapture");
+    if (code == LKS_OK) {
+        memset(g->joined, 0, sizeof g->joined);
+        g->joined[LKSI_STREAM_COMPUTE] = g->on = 1;
+        g->count = g->gated = 0;
+        g->number++;
+    }
+    lksi_cuda_leave(c, was);
+    return code;
+}
+
+/* Makes the graph's executable form, or updates the last one where only arguments have changed. */
+static cudaError_t ready(struct graph *g, cudaGraph_t graph)
+{
+    if (g->exec) {
+        cudaGraphExecUpdateResultInfo info;
+        if (cudaGraphExecUpdate(g->exec, graph, &info) == cudaSuccess) return cudaSuccess;
+        (void)cudaGetLastError();
+        (void)cudaGraphExecDestroy(g->exec);
+        g->exec = NULL;
+    }
+    return cudaGraphInstantiate(&g->exec, graph, 0);
+}
+
+static lks_status cuda_graph_end(void *self)
+{
+    lksi_cuda *c = self;
+    struct graph *g = &c->graph;
+    if (!g->on) return LKS_OK; /* a wait ended it */
+    int was = lksi_cuda_enter(c);
+    cudaStream_t compute = c->stream[LKSI_STREAM_COMPUTE];
+    cudaGraph_t graph = NULL;
+    cudaError_t r = cudaSuccess;
+    for (int i = 0; i < LKSI_STREAMS; i++) {
+        if (!g->joined[i] || i == LKSI_STREAM_COMPUTE || r != cudaSuccess) continue;
+        r = cudaEventRecord(g->fork, c->stream[i]);
+        if (r == cudaSuccess) r = cudaStreamWaitEvent(compute, g->fork, 0);
+    }
+    cudaError_t ended = cudaStreamEndCapture(compute, &graph);
+    g->on = 0;
+    if (r == cudaSuccess) r = ended;
+    if (r == cudaSuccess && g->gated) {
+        r = cudaEventRecord(g->fork, g->gate);
+        if (r == cudaSuccess) r = cudaStreamWaitEvent(compute, g->fork, 0);
+    }
+    if (r == cudaSuccess) r = ready(g, graph);
+    for (int late = 0; late < 2; late++) {
+        if (late && r == cudaSuccess) r = cudaGraphLaunch(g->exec, compute);
+        for (int i = 0; i < g->count; i++) {
+            if (!g->events[i] || late == (g->events[i]->early != 0)) continue;
+            cudaError_t next = cudaEventRecord(g->events[i]->event, compute);
+            if (r == cudaSuccess) r = next;
+        }
+    }
+    g->count = 0;
+    if (graph) (void)cudaGraphDestroy(graph);
+    lks_status code = check(c, r, "the graph of a step");
+    lksi_cuda_leave(c, was);
+    return code;
+}
+
+static void graph_close(struct graph *g)
+{
+    if (g->exec) (void)cudaGraphExecDestroy(g->exec);
+    if (g->fork) (void)cudaEventDestroy(g->fork);
+    if (g->gate) (void)cudaStreamDestroy(g->gate);
+    free(g->events);
+}
+
+/* --- streams of the program --- */
+
+static lks_status cuda_after(void *self, void *stream)
+{
+    lksi_cuda *c = self;
+    int was = lksi_cuda_enter(c);
+    cudaError_t r = cudaEventRecord(c->foreign, stream);
+    for (int i = 0; i < LKSI_STREAMS && r == cudaSuccess; i++) r = cudaStreamWaitEvent(c->stream[i], c->foreign, 0);
+    lks_status code = check(c, r, "waiting for the program's stream");
+    lksi_cuda_leave(c, was);
+    return code;
+}
+
+static lks_status cuda_event_for(void *self, void **event)
+{
+    lksi_cuda *c = self;
+    int was = lksi_cuda_enter(c);
+    lks_status code = check(c, cudaEventRecord(c->foreign, c->stream[LKSI_STREAM_COMPUTE]), "cudaEventRecord");
+    *event = c->foreign;
     lksi_cuda_leave(c, was);
     return code;
 }
@@ -544,6 +708,7 @@ static lks_status cuda_stream_wait(void *self, int stream, lksi_event *e)
 static int cuda_event_done(void *self, lksi_event *e)
 {
     lksi_cuda *c = self;
+    if (gathered(c, e)) return 0;
     int was = lksi_cuda_enter(c);
     cudaError_t s = cudaEventQuery(e->event);
     int done = s == cudaSuccess ? 1 : s == cudaErrorNotReady ? 0 : check(c, s, "a queued kernel");
@@ -555,6 +720,7 @@ static int cuda_event_done(void *self, lksi_event *e)
 static lks_status cuda_event_wait(void *self, lksi_event *e)
 {
     lksi_cuda *c = self;
+    if (gathered(c, e)) TRY(cuda_graph_end(c));
     int was = lksi_cuda_enter(c);
     lks_status code = check(c, cudaEventSynchronize(e->event), "a queued kernel"), found = report(c);
     lksi_cuda_leave(c, was);
@@ -566,6 +732,7 @@ static int cuda_event_wait_for(void *self, lksi_event *e, double seconds)
     lksi_cuda *c = self;
     struct waiter *w = &c->waiter;
     cudaError_t result = cudaErrorNotReady;
+    if (gathered(c, e)) TRY(cuda_graph_end(c));
     int was = lksi_cuda_enter(c);
     if (!waiter_open(c)) {
         result = cudaEventSynchronize(e->event);
@@ -686,6 +853,10 @@ static const lksi_backend lksi_backend_cuda = {
     .failure = cuda_failure,
     .event_wait_for = cuda_event_wait_for,
     .collectives = &lksi_cuda_collectives,
+    .after = cuda_after,
+    .event_for = cuda_event_for,
+    .graph_begin = cuda_graph_begin,
+    .graph_end = cuda_graph_end,
 };
 
 static void attach(const lksi_host *h)

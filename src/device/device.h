@@ -12,6 +12,9 @@
 enum { LKSI_STREAM_COMPUTE, LKSI_STREAM_COMM, LKSI_STREAM_COPY, LKSI_STREAMS };
 
 typedef struct lksi_event lksi_event; /* a place in a stream */
+/* Added to the stream of event_record (devices with graphs): in a graph, for the host, the event is the graph's start
+ * and not its end. */
+#define LKSI_EVENT_EARLY 16
 
 typedef struct lksi_device_options { int threads, local_rank, local_size; } lksi_device_options;
 
@@ -77,6 +80,14 @@ typedef struct lksi_backend {
      * behind the scenes, so that asking again costs nothing. */
     int (*event_wait_for)(void *self, lksi_event *e, double seconds);
     const lksi_collectives *collectives; /* may be NULL */
+    /* Streams of the program (may be NULL: there are none). Later work of the compute stream comes after what `stream`
+     * was given; *event, the backend's own kind, is done with the compute stream's work so far, until the next call. */
+    lks_status (*after)(void *self, void *stream);
+    lks_status (*event_for)(void *self, void **event);
+    /* May be NULL. Between these what the streams are given is gathered, then launched as one graph; a wait in between
+     * launches what there is and ends the gathering. */
+    lks_status (*graph_begin)(void *self);
+    lks_status (*graph_end)(void *self);
 } lksi_backend;
 
 /* Backends that are compiled in. */

@@ -204,7 +204,7 @@ int job_validate(job *j, int64_t batch, double *loss, double *score, int *stop)
 static int remembered(int id)
 {
     switch (id) {
-    case OPT_data: case OPT_out: case OPT_resume: case OPT_config: case OPT_device: case OPT_transport:
+    case OPT_data: case OPT_out: case OPT_resume: case OPT_config: case OPT_device: case OPT_transport: case OPT_graph:
     case OPT_threads: case OPT_deadline:
     case OPT_eval_every: case OPT_log_every: case OPT_checkpoint_every: case OPT_keep: case OPT_prompt: case OPT_tokens:
     case OPT_temperature: case OPT_image: case OPT_ops: case OPT_output: case OPT_once: return 0;

@@ -324,12 +324,16 @@ static lks_status one_step(training *t, pending *p)
     if (s != LKS_OK) return s;
     lks_params_zero_grad(j->ps);
     int64_t total = 0;
+    int graph = opt_whole(j->o, graph) != 0 && t->tail > 2; /* the first steps set libraries up */
     for (int64_t m = 0; m < t->accumulate; m++) {
         lks_tensor *in = LKS_NONE, *target = LKS_NONE, *loss = LKS_NONE;
         int64_t rows = 0, all = 0;
-        lks_status here =
-            lks_loader_train(j->loader, t->position, t->batch, (int)m, (int)t->accumulate, &in, &target, &rows, &all);
+        lks_status here = m && graph ? lks_graph_end(ctx) : LKS_OK;
+        if (here == LKS_OK)
+            here = lks_loader_train(j->loader, t->position, t->batch, (int)m, (int)t->accumulate, &in, &target, &rows,
+                                    &all);
         if (here == LKS_OK) total = all;
+        if (graph && lks_graph_begin(ctx) != LKS_OK) here = lks_error_code(ctx); /* data are there */
         double weight = (double)rows * (double)(j->task == LM ? j->seq_len : 1);
         if (here == LKS_OK && rows) {
             loss = job_loss(j, in, target, NULL);
@@ -350,6 +354,10 @@ static lks_status one_step(training *t, pending *p)
         s = LKS_OK;
     }
     if (s == LKS_OK && j->scaler) s = lks_scaler_update(j->scaler);
+    if (graph) {
+        lks_status end = lks_graph_end(ctx);
+        if (s == LKS_OK) s = end;
+    }
     t->position += total;
     p->attempt = lks_optim_attempts(j->opt);
     lks_scope_end(ctx);

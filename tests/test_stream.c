@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * test_stream.c - a program with a stream and device memory of its own: wrapped, ordered by lks_after_stream and
+ * lks_event alone; graphs of steps. On the device LKS_TEST_DEVICE=cuda (tests/cuda.test); what is said elsewhere.
+ */
+#include "tap.h"
+#include <dlfcn.h>
+#include <lockstep.h>
+
+static lks_context *ctx;
+
+static lks_context *open_context(const char *device)
+{
+    lks_config *config = lks_config_new();
+    lks_context *c = NULL;
+    lks_config_set_device(config, device);
+    lks_config_set_threads(config, 1);
+    if (lks_context_create(MPI_COMM_NULL, config, &c) != LKS_OK) bail("no context: %s", lks_config_message(config));
+    lks_config_free(config);
+    return c;
+}
+
+static void without(const char *device)
+{
+    ctx = open_context(device);
+    int here;
+    ok(lks_after_stream(ctx, NULL) == LKS_OK && !lks_event(ctx) && lks_error_code(ctx) == LKS_OK,
+       "%s: nothing to order", device);
+    ok(lks_after_stream(ctx, &here) == LKS_ERR_ARGUMENT, "%s: a stream is an error", device);
+    lks_error_clear(ctx);
+    ok(lks_graph_begin(ctx) == LKS_ERR_UNSUPPORTED && strstr(lks_error(ctx), device), "%s: no graphs", device);
+    lks_context_destroy(&ctx);
+}
+
+/* The runtime's calls, as a program that is linked with it would make them. */
+static struct {
+    int (*malloc)(void **, size_t);
+    int (*free)(void *);
+    int (*host_alloc)(void **, size_t, unsigned);
+    int (*host_free)(void *);
+    int (*stream)(void **, unsigned);
+    int (*stream_end)(void *);
+    int (*copy)(void *, const void *, size_t, int, void *);
+    int (*wait)(void *, void *, unsigned);
+    int (*sync)(void *);
+} cuda;
+
+static int load(void)
+{
+    void *so = dlopen("libcudart.so.13", RTLD_NOW);
+    if (!so) so = dlopen("libcudart.so", RTLD_NOW);
+    if (!so) return 0;
+#define GET(member, name) *(void **)&cuda.member = dlsym(so, #name)
+    GET(malloc, cudaMalloc);
+    GET(free, cudaFree);
+    GET(host_alloc, cudaHostAlloc);
+    GET(host_free, cudaFreeHost);
+    GET(stream, cudaStreamCreateWithFlags);
+    GET(stream_end, cudaStreamDestroy);
+    GET(copy, cudaMemcpyAsync);
+    GET(wait, cudaStreamWaitEvent);
+    GET(sync, cudaStreamSynchronize);
+    return cuda.malloc && cuda.sync && cuda.wait && cuda.host_alloc;
+}
+
+enum { N = 3000, ROUNDS = 8, NON_BLOCKING = 1, UP = 1, DOWN = 2 };
+
+/* Each round: the program's stream brings numbers, Lockstep computes, the stream takes the result away. */
+static void streams(void)
+{
+    void *stream, *x, *y, *in, *out;
+    int64_t size = N, bytes = N * (int64_t)sizeof(float);
+    if (cuda.stream(&stream, NON_BLOCKING) || cuda.malloc(&x, (size_t)bytes) || cuda.malloc(&y, (size_t)bytes) ||
+        cuda.host_alloc(&in, (size_t)(ROUNDS * bytes), 0) || cuda.host_alloc(&out, (size_t)(ROUNDS * bytes), 0))
+        bail("no memory for the program");
+    float *given = in, *taken = out;
+    for (int i = 0; i < ROUNDS * N; i++) given[i] = (float)(i % 4099) / 16;
+    lks_tensor *tx = lks_wrap(ctx, x, LKS_F32, 1, &size, NULL), *ty = lks_wrap(ctx, y, LKS_F32, 1, &size, NULL);
+    int good = tx && ty;
+    for (int k = 0; k < ROUNDS && good; k++) {
+        lks_scope_begin(ctx);
+        good = !cuda.copy(x, given + k * N, (size_t)bytes, UP, stream) && lks_after_stream(ctx, stream) == LKS_OK &&
+               lks_copy_(ty, lks_add_scalar(lks_mul_scalar(tx, 2), 1)) == LKS_OK;
+        void *event = lks_event(ctx);
+        good = good && event && !cuda.wait(stream, event, 0) &&
+               !cuda.copy(taken + k * N, y, (size_t)bytes, DOWN, stream);
+        lks_scope_end(ctx);
+    }
+    ok(good, "memory of the program is wrapped, its stream ordered by events: %s", lks_error(ctx));
+    cuda.sync(stream);
+    int wrong = 0;
+    for (int i = 0; i < ROUNDS * N; i++) wrong += taken[i] != 2 * given[i] + 1;
+    is_int(wrong, 0, "no number came too early or too late, without a wait of the host");
+    lks_synchronize(ctx);
+    cuda.free(x);
+    cuda.free(y);
+    cuda.host_free(in);
+    cuda.host_free(out);
+    cuda.stream_end(stream);
+}
+
+/* Steps of a small regression; graph: each gathered and launched as one. Parameters at the end. */
+static void train(int graph, float *w)
+{
+    lks_params *ps;
+    lks_tensor *p;
+    lks_optim *opt;
+    int64_t shape[2] = {8, 4}, in_shape[2] = {16, 8};
+    lks_random_set(ctx, 5, 0);
+    lks_params_create(ctx, &ps);
+    lks_params_add(ps, "w", LKS_F32, 2, shape, &p);
+    lks_optim_create(ps, LKS_ADAMW, &opt);
+    for (int k = 0; k < 5; k++) {
+        lks_scope_begin(ctx);
+        float x[128];
+        for (int i = 0; i < 128; i++) x[i] = (float)((i * 7 + k * 3) % 11) / 4;
+        lks_params_zero_grad(ps);
+        lks_tensor *t = lks_from_host(ctx, LKS_F32, 2, in_shape, x);
+        if (graph && k > 0) lks_graph_begin(ctx);
+        lks_tensor *y = lks_add_scalar(lks_dropout(lks_matmul(t, p), 0.3), -1);
+        lks_tensor *loss = lks_mean(lks_pow_scalar(y, 2), 0, NULL, 0, LKS_DTYPE_NONE);
+        int64_t ticket = lks_item_later(loss);
+        double v = 0, direct = 0;
+        lks_backward(loss, LKS_NONE, 0);
+        lks_optim_step(opt, NULL);
+        /* One graph is cut in two by a wait. */
+        if (k == 3) lks_item(loss, &direct);
+        if (graph && k > 0 && lks_graph_end(ctx) != LKS_OK) diag("%s", lks_error(ctx));
+        lks_item_take(ctx, ticket, &v);
+        if (k == 3) ok(v == direct && v > 0, "loss %g, read at once and later", v);
+        lks_scope_end(ctx);
+    }
+    ok(lks_to_host(p, w, 32 * sizeof *w) == LKS_OK && lks_error_code(ctx) == LKS_OK, "%s: five steps %s",
+       graph ? "graphs" : "eager", lks_error(ctx));
+    lks_optim_destroy(&opt);
+    lks_params_destroy(&ps);
+}
+
+int main(void)
+{
+    without("cpu");
+    without("far");
+    const char *device = tap_device("far");
+    if (strcmp(device, "far") && load()) {
+        ctx = open_context(device);
+        lks_scope_begin(ctx);
+        streams();
+        float eager[32], graph[32];
+        train(0, eager);
+        train(1, graph);
+        ok(memcmp(eager, graph, sizeof eager) == 0, "graphs: the same bits as eager");
+        ok(lks_graph_begin(ctx) == LKS_OK && lks_graph_begin(ctx) == LKS_ERR_STATE && lks_graph_end(ctx) == LKS_OK,
+           "begun twice is an error");
+        lks_scope_end(ctx);
+        lks_context_destroy(&ctx);
+    } else {
+        skip(7, "no device with streams (LKS_TEST_DEVICE=cuda)");
+    }
+    int status = done();
+    lks_finalize();
+    return status;
+}
