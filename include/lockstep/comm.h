@@ -9,7 +9,7 @@
  * communicator is broken: every later collective fails at once with the same text; end the job (MPI_Abort).
  *
  * Where all ranks are on one node and see each other's processes in /proc, host memory goes through a piece of memory
- * that they share (1.4 MiB a rank, no file of a name) instead of messages: same results, same errors. The environment
+ * that they share (0.9 MiB a rank, no file of a name) instead of messages: same results, same errors. The environment
  * variable LKS_SHM=0, on any rank, keeps to messages; a node that does not allow it is told once at level info.
  */
 #ifndef LOCKSTEP_COMM_H

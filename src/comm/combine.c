@@ -1,10 +1,14 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * combine.c - the arithmetic of reductions on host memory: contributions of all ranks, combined in rank order. No MPI.
+ * combine.c - the arithmetic of reductions on host memory: contributions of all ranks, combined in rank order; a copy
+ * for memory that another core writes or reads. No MPI.
  */
 #include "comm/engine.h"
 #include "base/half.h"
 #include <string.h>
+#ifdef __x86_64__
+#include <emmintrin.h>
+#endif
 
 #define BLOCK 2048 /* elements held in the cache while contributions are added */
 
@@ -80,6 +84,46 @@ COMBINE(combine_i64, int64_t, int64_t, SAME, SAME, + 0)
 COMBINE(combine_wrap32, uint32_t, uint32_t, SAME, SAME, + 0)
 COMBINE(combine_i32, int32_t, int32_t, SAME, SAME, + 0)
 COMBINE(combine_u8, uint8_t, uint8_t, SAME, SAME, + 0)
+
+typedef uint64_t word __attribute__((vector_size(16), aligned(1), may_alias));
+
+/* memcpy takes `rep movsb` for such sizes, which some processors do at a fifth of this speed. */
+void lksi_carry(char *to, const char *from, int64_t bytes)
+{
+    int64_t i = 0;
+    for (; i + 64 <= bytes; i += 64) {
+        const word *f = (const word *)(from + i);
+        word *t = (word *)(to + i);
+        __builtin_prefetch(from + i + 1024);
+        word a = f[0], b = f[1], c = f[2], d = f[3];
+        t[0] = a;
+        t[1] = b;
+        t[2] = c;
+        t[3] = d;
+    }
+    memcpy(to + i, from + i, (size_t)(bytes - i));
+}
+
+void lksi_carry_past(char *to, const char *from, int64_t bytes)
+{
+#ifdef __x86_64__
+    int64_t i = 0;
+    for (; i + 64 <= bytes; i += 64) {
+        const word *f = (const word *)(from + i);
+        __m128i *t = (__m128i *)(to + i);
+        __builtin_prefetch(from + i + 1024);
+        __m128i a = (__m128i)f[0], b = (__m128i)f[1], c = (__m128i)f[2], d = (__m128i)f[3];
+        _mm_stream_si128(t, a);
+        _mm_stream_si128(t + 1, b);
+        _mm_stream_si128(t + 2, c);
+        _mm_stream_si128(t + 3, d);
+    }
+    memcpy(to + i, from + i, (size_t)(bytes - i));
+    _mm_sfence(); /* such stores are not in order with the counter that shows them */
+#else
+    lksi_carry(to, from, bytes);
+#endif
+}
 
 void lksi_combine(int n, const char *const *in, char *out, int64_t count, lks_dtype dtype, int op)
 {

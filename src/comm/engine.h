@@ -106,6 +106,10 @@ int64_t lksi_process(int64_t pid, char *state);
 /* out[i] = in[0][i] op in[1][i] op ... in that order; MEAN divides by n. out may be one of in. f16 and bf16 are added
  * in float32 and rounded once. */
 void lksi_combine(int n, const char *const *in, char *out, int64_t count, lks_dtype dtype, int op);
+/* memcpy between cores: what is in their shared memory. */
+void lksi_carry(char *to, const char *from, int64_t bytes);
+/* The same, not by way of the cache; `to` on a cache line. */
+void lksi_carry_past(char *to, const char *from, int64_t bytes);
 /* Whether op is defined on dtype. */
 lks_status lksi_combine_check(lksi_base *b, const char *where, lks_dtype dtype, int op);
 

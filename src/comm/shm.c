@@ -22,6 +22,7 @@
 #define PLACES 4
 #define HEADER_BYTES 512
 #define PLACES_AT (20 * 4096 + RING * 4096) /* the ring fits before it */
+#define TIMED (16 << 10) /* copies at least so long say which way is faster */
 #define PIECE (16 << 10) /* bytes added and stored twice while they are in the first cache */
 #define PAGE 65536       /* a multiple of usual page sizes: a rank's part is on its own pages */
 
@@ -50,6 +51,8 @@ struct lksi_shm {
     int64_t done[STAGES], taken;      /* own counters */
     char took[RING];                  /* operations after `taken` that are taken */
     const char **from;                /* scratch of combinations: size */
+    int64_t puts;                     /* copies to the own part that were timed */
+    double pace[2];                   /* best seconds a byte lately: by way of the cache, past it */
 };
 
 static int64_t look(const int64_t *n)
@@ -159,19 +162,37 @@ static void slice_of(const lksi_shm *m, const lksi_request *r, int s, int64_t n,
     *end = *begin + each < n ? *begin + each : n;
 }
 
+/* To the own part. Where the cores of a node share a cache its way is the faster one, else past it: what is measured
+ * decides, again and again, since a process may be moved. Both give the same bytes. */
+static void put(lksi_shm *m, char *to, const char *from, int64_t bytes)
+{
+    int past = m->pace[1] < m->pace[0];
+    if (bytes >= TIMED) {
+        m->puts++;
+        if (m->puts < 16) past = m->puts & 1;
+        else if (m->puts % 32 == 0) past = !past;
+    }
+    double start = bytes >= TIMED ? lksi_now() : 0;
+    if (past) lksi_carry_past(to, from, bytes);
+    else lksi_carry(to, from, bytes);
+    if (bytes < TIMED) return;
+    double pace = (lksi_now() - start) / (double)bytes, best = m->pace[past] * 1.05;
+    m->pace[past] = best == 0 || pace < best ? pace : best;
+}
+
 static void copy_in(lksi_shm *m, const lksi_request *r, int64_t k, int64_t at, int64_t n)
 {
     char *to = place_at(m, m->rank, k);
     if (r->head.kind == LKSI_DO_GATHER) {
-        memcpy(to, r->in + at, (size_t)n);
+        put(m, to, r->in + at, n);
     } else if (r->head.kind == LKSI_DO_BROADCAST) {
-        if (m->rank == r->head.root) memcpy(to, r->buf + at, (size_t)n);
+        if (m->rank == r->head.root) put(m, to, r->buf + at, n);
     } else { /* the own slice stays: nobody else adds it */
         int64_t begin, end, size = r->esize;
         const char *from = r->buf + at * size;
         slice_of(m, r, m->rank, n, &begin, &end);
-        memcpy(to, from, (size_t)(begin * size));
-        memcpy(to + end * size, from + end * size, (size_t)((n - end) * size));
+        put(m, to, from, begin * size);
+        put(m, to + end * size, from + end * size, (n - end) * size);
     }
 }
 
@@ -184,24 +205,24 @@ static void add(lksi_shm *m, const lksi_request *r, int64_t k, int64_t at, int64
         char *mine = r->buf + (at + i) * size;
         for (int s = 0; s < m->size; s++) m->from[s] = s == m->rank ? mine : place_at(m, s, k) + i * size;
         lksi_combine(m->size, m->from, mine, some, r->head.dtype, r->head.op);
-        memcpy(place_at(m, m->rank, k) + i * size, mine, (size_t)(some * size));
+        put(m, place_at(m, m->rank, k) + i * size, mine, some * size);
     }
 }
 
 static void copy_out(lksi_shm *m, const lksi_request *r, int64_t k, int64_t at, int64_t n)
 {
     if (r->head.kind == LKSI_DO_BROADCAST) {
-        if (m->rank != r->head.root) memcpy(r->buf + at, place_at(m, r->head.root, k), (size_t)n);
+        if (m->rank != r->head.root) lksi_carry(r->buf + at, place_at(m, r->head.root, k), n);
         return;
     }
     for (int j = 1; j < m->size; j++) { /* not all from rank 0 first */
         int s = (m->rank + j) % m->size;
         if (r->head.kind == LKSI_DO_GATHER) {
-            memcpy(r->buf + s * r->bytes + at, place_at(m, s, k), (size_t)n);
+            lksi_carry(r->buf + s * r->bytes + at, place_at(m, s, k), n);
         } else {
             int64_t begin, end, size = r->esize;
             slice_of(m, r, s, n, &begin, &end);
-            memcpy(r->buf + (at + begin) * size, place_at(m, s, k) + begin * size, (size_t)((end - begin) * size));
+            lksi_carry(r->buf + (at + begin) * size, place_at(m, s, k) + begin * size, (end - begin) * size);
         }
     }
 }

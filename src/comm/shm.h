@@ -18,7 +18,7 @@
 #include "comm/engine.h"
 
 #define LKSI_SHM_INLINE 3968        /* most bytes of values beside a head */
-#define LKSI_SHM_CHUNK (256 << 10)  /* bytes of a place */
+#define LKSI_SHM_CHUNK (128 << 10)  /* bytes of a place */
 
 typedef struct lksi_shm lksi_shm;
 
