@@ -154,7 +154,7 @@ int main(void)
         lks_scope_end(ctx);
         lks_context_destroy(&ctx);
     } else {
-        skip(7, "no device with streams (LKS_TEST_DEVICE=cuda)");
+        skip(8, "no device with streams (LKS_TEST_DEVICE=cuda)");
     }
     int status = done();
     lks_finalize();
