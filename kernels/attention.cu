@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * attention.cu - attention and its gradient without a T x S matrix in memory: tiles of 32 queries by 32 keys, softmax as
- * the tiles go by (Milakov and Gimelshein, 2018), probabilities computed again from the log-sums for the gradient (Dao
- * et al., 2022). Sums are in float, double for f64, in an order that sizes alone decide; dropout draws the CPU's numbers.
+ * attention.cu - attention and its gradient without a T x S matrix in memory: tiles of 32 queries by 32 keys, softmax
+ * as the tiles go by (Milakov and Gimelshein, 2018), probabilities computed again from the log-sums for the gradient
+ * (Dao et al., 2022). Sums are in float, double for f64, in an order that sizes alone decide; dropout draws the CPU's
+ * numbers.
  */
 #include "common.cuh"
 #include "base/philox.h"
@@ -47,7 +48,8 @@ template <class T> __device__ inline T *at(const lksi_view &v, int64_t b, int64_
 
 /* to [SIDE][wide], rows `ld` apart = rows x columns of `from`, 0 beyond. */
 template <class T, class C>
-__device__ inline void stage(C *to, int ld, int wide, const T *from, int64_t rs, int64_t cs, int64_t rows, int64_t columns)
+__device__ inline void stage(C *to, int ld, int wide, const T *from, int64_t rs, int64_t cs, int64_t rows,
+                             int64_t columns)
 {
     enum { V = 16 / sizeof(T) };
     if (cs == 1 && ((uintptr_t)from & 15) == 0 && rs % V == 0 && columns >= wide) {
@@ -69,8 +71,8 @@ __device__ inline void stage(C *to, int ld, int wide, const T *from, int64_t rs,
 
 /* dot[k]: row threadIdx / 8 of x times row 4 (threadIdx % 8) + k of z. room: 2 SIDE (DEPTH + 1). */
 template <class T, class C>
-__device__ inline void dots(C dot[4], C *room, const T *x, int64_t xr, int64_t xc, int64_t x_rows, const T *z, int64_t zr,
-                            int64_t zc, int64_t z_rows, int64_t depth)
+__device__ inline void dots(C dot[4], C *room, const T *x, int64_t xr, int64_t xc, int64_t x_rows, const T *z,
+                            int64_t zr, int64_t zc, int64_t z_rows, int64_t depth)
 {
     enum { DEPTH = sizes<C>::DEPTH, LD = DEPTH + 1 };
     C *xs = room, *zs = room + SIDE * LD;
@@ -242,8 +244,8 @@ __device__ inline void tile_back(const heads &s, const place &p, int64_t t0, int
     const int64_t t = t0 + row, j = j0 + four, rows = s.queries - t0, keys = s.keys - j0;
     const int64_t seen = seen_keys(s, t);
     C x[4], g[4], f[4] = {1, 1, 1, 1};
-    dots<T, C>(x, room, at<const T>(s.q, p.b, p.h, t0), s.q.stride[2], s.q.stride[3], rows, at<const T>(s.k, p.b, p.h, j0),
-               s.k.stride[2], s.k.stride[3], keys, s.depth);
+    dots<T, C>(x, room, at<const T>(s.q, p.b, p.h, t0), s.q.stride[2], s.q.stride[3], rows,
+               at<const T>(s.k, p.b, p.h, j0), s.k.stride[2], s.k.stride[3], keys, s.depth);
     dots<T, C>(g, room, at<const T>(s.dy, p.b, p.h, t0), s.dy.stride[2], s.dy.stride[3], rows,
                at<const T>(s.v, p.b, p.h, j0), s.v.stride[2], s.v.stride[3], keys, s.value_depth);
     mask(s, x, p.b, p.h, t, j);
@@ -263,8 +265,8 @@ __device__ inline void tile_back(const heads &s, const place &p, int64_t t0, int
 }
 
 template <class T, class C>
-__global__ void __launch_bounds__(LKSI_THREADS) back_queries(const heads s, int64_t items, int64_t tiles, int64_t chunks,
-                                                             const C *delta)
+__global__ void __launch_bounds__(LKSI_THREADS)
+    back_queries(const heads s, int64_t items, int64_t tiles, int64_t chunks, const C *delta)
 {
     enum { COLUMNS = sizes<C>::COLUMNS, PER = sizes<C>::PER };
     __shared__ C room[ROOM(C)], grad[SIDE][SIDE + 1];
@@ -305,8 +307,8 @@ __global__ void __launch_bounds__(LKSI_THREADS) back_keys(const heads s, int64_t
         for (t = t < 0 ? 0 : t / SIDE * SIDE; t < s.queries; t += SIDE) {
             tile_back<T, C>(s, p, t, p.row, delta, room, prob, grad);
             __syncthreads();
-            stage<T, C>(room, COLUMNS, COLUMNS, at<const T>(s.dy, p.b, p.h, t) + p.column * s.dy.stride[3], s.dy.stride[2],
-                        s.dy.stride[3], s.queries - t, s.value_depth - p.column);
+            stage<T, C>(room, COLUMNS, COLUMNS, at<const T>(s.dy, p.b, p.h, t) + p.column * s.dy.stride[3],
+                        s.dy.stride[2], s.dy.stride[3], s.queries - t, s.value_depth - p.column);
             __syncthreads();
             times<C, true>(dv, prob, room);
             __syncthreads();
@@ -369,14 +371,16 @@ template <class T, class C> lks_status forward(cudaStream_t stream, const lksi_a
     return lksi_cuda_launched(a);
 }
 
-template <class T, class C> lks_status backward(lksi_cuda *cuda, cudaStream_t stream, const lksi_args *a, const heads &s)
+template <class T, class C>
+lks_status backward(lksi_cuda *cuda, cudaStream_t stream, const lksi_args *a, const heads &s)
 {
     int64_t rows = s.batch * s.head * s.queries, deep = s.depth > s.value_depth ? s.depth : s.value_depth;
     void *delta = NULL;
     lks_status status = lksi_cuda_scratch(cuda, stream, a, 0, rows * (int64_t)sizeof(C) + 16, &delta);
     if (status != LKS_OK) return status;
     if (rows > 0) {
-        int64_t tiles = (s.queries + SIDE - 1) / SIDE, chunks = chunks_of<C>(s.depth), n = s.batch * s.head * tiles * chunks;
+        int64_t tiles = (s.queries + SIDE - 1) / SIDE, chunks = chunks_of<C>(s.depth);
+        int64_t n = s.batch * s.head * tiles * chunks;
         deltas<T, C><<<blocks_for(rows, LKSI_THREADS / 32), LKSI_THREADS, 0, stream>>>(s, rows, (C *)delta);
         back_queries<T, C><<<blocks_for(n, 1), LKSI_THREADS, 0, stream>>>(s, n, tiles, chunks, (const C *)delta);
     }

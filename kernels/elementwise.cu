@@ -77,6 +77,21 @@ BINARY(relu_backward, z <= 0.0f ? 0.0f : x, z <= 0.0 ? 0.0 : x)
 BINARY(gelu_erf_backward, x * lksi_gelu_slopef(z), x * lksi_gelu_slope(z))
 BINARY(gelu_tanh_backward, x * lksi_gelu_tanh_slopef(z), x * lksi_gelu_tanh_slope(z))
 
+/* Halves are rounded to even; a NaN stays one. BACKWARD: x is dy, z what was quantised. */
+template <bool BACKWARD> struct quantize {
+    enum { FLOATS_ONLY = 1 };
+    double scale, zero, min, max;
+    static __device__ float whole(float x) { return rintf(x); }
+    static __device__ double whole(double x) { return rint(x); }
+    template <class C> __device__ C operator()(C x, C z) const
+    {
+        C low = (C)min, high = (C)max, v = whole((BACKWARD ? z : x) * ((C)1 / (C)scale)) + (C)zero;
+        if (BACKWARD) return v >= low && v <= high ? x : (C)0;
+        v = v < low ? low : v;
+        return ((v > high ? high : v) - (C)zero) * (C)scale;
+    }
+};
+
 /* scale 1 adds, shift 0 multiplies: so that -0 and infinities come out as from one operation. */
 struct affine {
     enum { FLOATS_ONLY = 0 };
@@ -294,6 +309,17 @@ LKSI_CUDA(affine)
     f.scale = a->attr.affine.scale, f.shift = a->attr.affine.shift;
     return run<false, 1>(stream, a, f);
 }
+
+template <bool BACKWARD> static lks_status quantized(cudaStream_t stream, const lksi_args *a)
+{
+    quantize<BACKWARD> f;
+    f.scale = a->attr.quantize.scale, f.zero = a->attr.quantize.zero;
+    f.min = a->attr.quantize.min, f.max = a->attr.quantize.max;
+    return run<false, BACKWARD ? 2 : 1>(stream, a, f);
+}
+
+LKSI_CUDA(fake_quantize_per_tensor_affine) { return (void)cuda, quantized<false>(stream, a); }
+LKSI_CUDA(fake_quantize_backward) { return (void)cuda, quantized<true>(stream, a); }
 
 LKSI_CUDA(gelu)
 {

@@ -18,8 +18,8 @@ __device__ inline double below(double x) { return exp(x); }
 
 /* --- cross entropy --- */
 
-/* Operands of the walk over rows. Forward: lse, logits, target, loss of each row, if it is wanted. Backward: dx, logits,
- * target, lse, dy. */
+/* Operands of the walk over rows. Forward: lse, logits, target, loss of each row, if it is wanted. Backward: dx,
+ * logits, target, lse, dy. */
 struct entropy {
     walk<5> rows;
     int64_t classes, x_step, y_step; /* from class to class */

@@ -46,7 +46,10 @@ static __global__ void __launch_bounds__(LKSI_THREADS) finish(result r, const do
     store(r.loss, r.loss_dtype, 0, sum);
 }
 
-static inline const lksi_view *given(const lksi_args *a, int i) { return i < a->nin && a->in[i].ndim >= 0 ? &a->in[i] : NULL; }
+static inline const lksi_view *given(const lksi_args *a, int i)
+{
+    return i < a->nin && a->in[i].ndim >= 0 ? &a->in[i] : NULL;
+}
 
 /* x [N, C, d...] or [C] without its dim of classes. */
 static inline lksi_view without_classes(const lksi_view *x)

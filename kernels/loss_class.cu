@@ -217,7 +217,8 @@ __global__ void __launch_bounds__(LKSI_THREADS)
             if (t >= 0) {
                 double xt = load<double>(s.rows.data[1], s.rows.dtype[1], at[1] + t * s.step[1]);
                 for (int64_t j = lane; j < s.n; j += 32) {
-                    double z = over(s, xt, load<double>(s.rows.data[1], s.rows.dtype[1], at[1] + j * s.step[1]), j == t);
+                    double x = load<double>(s.rows.data[1], s.rows.dtype[1], at[1] + j * s.step[1]);
+                    double z = over(s, xt, x, j == t);
                     loss += s.p == 2 ? z * z : z;
                 }
                 loss = warp_sum(loss) * (weight_of(s, t) / (double)s.n);

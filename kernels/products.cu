@@ -141,7 +141,8 @@ struct forms {
 };
 
 /* A warp: one output. */
-template <class C> __global__ void __launch_bounds__(LKSI_THREADS) close_forms(const __grid_constant__ forms f, const C *t)
+template <class C>
+__global__ void __launch_bounds__(LKSI_THREADS) close_forms(const __grid_constant__ forms f, const C *t)
 {
     const int lane = threadIdx.x % 32;
     const int64_t step = (int64_t)gridDim.x * (LKSI_THREADS / 32), items = f.rows * f.outputs;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * random.cu - uniform and normal fills, dropout, bernoulli: the numbers of the CPU's random.c, bit for bit. Element i of a tensor
- * in row-major order takes those of counter offset + i, so a thread takes one block of the counter and the elements
- * that belong to it.
+ * random.cu - uniform and normal fills, dropout, bernoulli: the numbers of the CPU's random.c, bit for bit. Element i
+ * of a tensor in row-major order takes those of counter offset + i, so a thread takes one block of the counter and the
+ * elements that belong to it.
  */
 #include "common.cuh"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * blas.c - matmul, linear, addmm and their kin by cublasLt: float32 accumulation (float64 for float64), never TF32, bias added in the
- * epilogue, algorithms by the library's heuristic, asked once a shape. Operands that lie in neither order are copied
- * first; batches of one stride are one call.
+ * blas.c - matmul, linear, addmm and their kin by cublasLt: float32 accumulation (float64 for float64), never TF32,
+ * bias added in the epilogue, algorithms by the library's heuristic, asked once a shape. Operands that lie in neither
+ * order are copied first; batches of one stride are one call.
  */
 #include "cuda/inside.h"
 #include <cublasLt.h>
