@@ -12,6 +12,8 @@
 #include <lockstep/autograd.h>
 #include <lockstep/autocast.h>
 #include <lockstep/comm.h>
+#include <lockstep/fft.h>
+#include <lockstep/linalg.h>
 #include <lockstep/nn.h>
 #include <lockstep/scaler.h>
 #include <lockstep/optim.h>

@@ -93,6 +93,101 @@ CALL(do_dropout)
     return lks_dropout(in[0], 0.25);
 }
 
+/* --- complex: real inputs of float32 at least, real results --- */
+
+static lks_tensor *wide(lks_tensor *x)
+{
+    return x && (lks_dtype_of(x) == LKS_F16 || lks_dtype_of(x) == LKS_BF16) ? lks_to(x, LKS_F32) : x;
+}
+static lks_tensor *pairs(lks_tensor *z) { return lks_view_as_real(z); }
+CALL(do_complex) { NOT_USED; return pairs(lks_complex(in[0], in[1])); }
+CALL(do_polar) { NOT_USED; return pairs(lks_polar(in[0], in[1])); }
+CALL(do_conj) { NOT_USED; return pairs(lks_mul(lks_conj(lks_complex(in[0], in[1])), lks_complex(in[1], in[0]))); }
+CALL(do_complex_abs) { NOT_USED; return lks_abs(lks_complex(in[0], in[1])); }
+CALL(do_angle) { NOT_USED; return lks_angle(lks_complex(in[0], in[1])); }
+CALL(do_as_complex)
+{
+    NOT_USED;
+    lks_tensor *z = lks_view_as_complex(lks_contiguous(wide(in[0])));
+    return pairs(lks_div(z, lks_exp(z)));
+}
+CALL(complex_product)
+{
+    NOT_USED;
+    lks_tensor *a = lks_complex(in[0], in[1]), *b = lks_complex(in[2], in[3]);
+    return pairs(lks_matmul(a, lks_transpose(b, -1, -2)));
+}
+
+/* --- Fourier transforms, linear algebra --- */
+
+static lks_tensor *complex_of(lks_tensor *const *in) { return lks_complex(in[0], in[1]); }
+CALL(fft_2) { NOT_USED; return pairs(lks_fft_fft2(complex_of(in), NULL, NULL, LKS_FFT_ORTHO)); }
+CALL(ifft_first) { NOT_USED; return pairs(lks_fft_ifft(complex_of(in), 6, 0, LKS_FFT_BACKWARD)); }
+CALL(rfft_last) { NOT_USED; return pairs(lks_fft_rfft(wide(in[0]), -1, -1, LKS_FFT_ORTHO)); }
+CALL(rfft_2) { NOT_USED; return pairs(lks_fft_rfft2(wide(in[0]), NULL, (int[]){1, 0}, LKS_FFT_FORWARD)); }
+CALL(irfft_last) { NOT_USED; return lks_fft_irfft(complex_of(in), -1, -1, LKS_FFT_ORTHO); }
+CALL(irfft_2) { NOT_USED; return lks_fft_irfft2(complex_of(in), (int64_t[]){4, 5}, NULL, LKS_FFT_ORTHO); }
+CALL(hfft_first) { NOT_USED; return lks_fft_hfft(complex_of(in), 5, 0, LKS_FFT_ORTHO); }
+CALL(do_stft) { NOT_USED; return pairs(lks_stft(wide(in[0]), 4, 2, 4, wide(in[1]), LKS_STFT_CENTER)); }
+
+/* Far enough from singular. */
+static lks_tensor *well(lks_tensor *x)
+{
+    x = wide(x);
+    if (!x) return NULL;
+    int64_t n = lks_dim(x, -1);
+    return lks_add(lks_mul_scalar(x, 0.25), lks_diag(lks_full(lks_context_of(x), lks_dtype_of(x), 1, &n, 2), 0));
+}
+CALL(do_cholesky)
+{
+    NOT_USED;
+    lks_tensor *x = well(in[0]);
+    return lks_linalg_cholesky(lks_add(x, lks_transpose(x, -1, -2)), 0);
+}
+CALL(do_triangular_solve) { NOT_USED; return lks_triangular_solve(wide(in[1]), well(in[0]), 1, 1, 0); }
+CALL(do_cholesky_solve) { NOT_USED; return lks_cholesky_solve(wide(in[1]), well(in[0]), 0); }
+CALL(do_solve) { NOT_USED; return lks_linalg_solve(well(in[0]), wide(in[1])); }
+CALL(do_inv) { NOT_USED; return lks_linalg_inv(well(in[0])); }
+CALL(do_lu)
+{
+    NOT_USED;
+    lks_tensor *lu = NULL;
+    lks_linalg_lu_factor(well(in[0]), &lu, NULL);
+    return lu;
+}
+CALL(do_lu_solve)
+{
+    NOT_USED;
+    lks_tensor *lu, *pivots;
+    return lks_linalg_lu_factor(well(in[0]), &lu, &pivots) == LKS_OK ? lks_lu_solve(wide(in[1]), lu, pivots) : NULL;
+}
+CALL(do_qr)
+{
+    NOT_USED;
+    lks_tensor *q, *r;
+    return lks_linalg_qr(wide(in[0]), LKS_QR_REDUCED, &q, &r) == LKS_OK ? lks_matmul(q, lks_mul(r, r)) : NULL;
+}
+CALL(do_svdvals) { NOT_USED; return lks_linalg_svdvals(wide(in[0])); }
+CALL(do_eigvalsh) {
+    NOT_USED;
+    lks_tensor *x = well(in[0]);
+    return lks_linalg_eigvalsh(lks_add(x, lks_transpose(x, -1, -2)), 0);
+}
+CALL(do_eigvals)
+{
+    NOT_USED;
+    lks_tensor *w = lks_linalg_eigvals(well(in[0]));
+    return pairs(lks_sum(lks_mul(w, lks_mul(w, w)), 1, (int[]){-1}, 0, LKS_DTYPE_NONE)); /* whatever their order */
+}
+CALL(do_lstsq)
+{
+    NOT_USED;
+    lks_tensor *y = NULL;
+    lks_linalg_lstsq(wide(in[0]), wide(in[1]), -1, &y, NULL, NULL);
+    return y;
+}
+CALL(do_pinverse) { NOT_USED; return lks_pinverse(wide(in[0]), -1); }
+
 /* --- formulas --- */
 
 UNARY(expm1)
@@ -664,6 +759,13 @@ CALL(do_lstm_cell)
     lks_tensor *y[2];
     return lks_lstm_cell(in[0], in[1], in[2], in[3], in[4], in[5], in[6], &y[0], &y[1]) == LKS_OK ? all_of(2, y) : NULL;
 }
+#define PARTS(row, call, one, two)                                                                             \
+    {row, "[3,4]", call, COMPOSITE | ROUGH, N(T(one, 3, 4), T(two, 3, 4))},                                    \
+        {row, "outer", call, COMPOSITE | ROUGH, N(T(one, 2, 1, 3), T(two, 2, 1))},                             \
+        {row, "channels", call, COMPOSITE | ROUGH, N(T(one, 2, 3, 2, 2), T(two, 2, 3, 2, 2))},                 \
+        {row, "0-dim", call, COMPOSITE | ROUGH, N(SCALAR(one), SCALAR(two))},                                  \
+        {row, "empty", call, COMPOSITE, N(T(one, 3, 0), T(two, 3, 0))},                                        \
+        {row, "large", call, COMPOSITE | ROUGH | LARGE, N(T(one, 130, 1025), T(two, 130, 1))}
 
 const sample samples[] = {
     {"view", "[2,3,4] as [6,4]", view_6_4, 0, N(T(IN_REAL, 2, 3, 4))},
@@ -767,6 +869,48 @@ const sample samples[] = {
     {"larger_backward", "alike", do_larger_backward, 0, N(T(IN_REAL, 3, 4), T(IN_MASK, 3, 4), T(IN_MASK, 3, 4))},
     {"larger_backward", "column", do_larger_backward, 0, N(T(IN_REAL, 3, 4), T(IN_MASK, 3, 1), T(IN_MASK, 4))},
     ALL_SHAPES("sum", sum_all, IN_REAL, ROUGH),
+    PARTS("complex", do_complex, IN_REAL, IN_REAL),
+    PARTS("polar", do_polar, IN_REAL, IN_REAL),
+    PARTS("conj", do_conj, IN_REAL, IN_AWAY),
+    PARTS("complex_abs", do_complex_abs, IN_REAL, IN_AWAY),
+    PARTS("angle", do_angle, IN_AWAY, IN_POSITIVE),
+    {"view_as_real", "[3,4]", do_complex, COMPOSITE | ROUGH, N(T(IN_REAL, 3, 4), T(IN_REAL, 3, 4))},
+    {"as_complex", "[3,4,2]", do_as_complex, COMPOSITE | ROUGH, N(T(IN_AWAY, 3, 4, 2))},
+    {"as_complex", "empty", do_as_complex, COMPOSITE, N(T(IN_AWAY, 0, 4, 2))},
+    {"view_as_complex", "[2,2]", do_as_complex, COMPOSITE | ROUGH, N(T(IN_AWAY, 2, 2))},
+    {"matmul", "complex", complex_product, COMPOSITE | ROUGH,
+     N(T(IN_REAL, 3, 4), T(IN_REAL, 3, 4), T(IN_REAL, 2, 4), T(IN_REAL, 2, 4))},
+    {"matmul", "complex, large", complex_product, COMPOSITE | ROUGH | LARGE,
+     N(T(IN_REAL, 3, 40, 90), T(IN_REAL, 3, 40, 90), T(IN_REAL, 1, 50, 90), T(IN_REAL, 1, 50, 90))},
+    {"fft_c2c", "two dims", fft_2, COMPOSITE | ROUGH, N(T(IN_REAL, 2, 3, 4), T(IN_REAL, 2, 3, 4))},
+    {"fft_c2c", "padded", ifft_first, COMPOSITE | ROUGH, N(T(IN_REAL, 4, 3), T(IN_REAL, 4, 3))},
+    {"fft_c2c", "no batch", fft_2, COMPOSITE, N(T(IN_REAL, 0, 3, 4), T(IN_REAL, 0, 3, 4))},
+    {"fft_c2c", "large", fft_2, COMPOSITE | ROUGH | LARGE, N(T(IN_REAL, 9, 33, 70), T(IN_REAL, 9, 33, 70))},
+    {"fft_r2c", "last", rfft_last, COMPOSITE | ROUGH, N(T(IN_REAL, 3, 7))},
+    {"fft_r2c", "two dims", rfft_2, COMPOSITE | ROUGH, N(T(IN_REAL, 6, 5))},
+    {"fft_r2c", "large", rfft_last, COMPOSITE | ROUGH | LARGE, N(T(IN_REAL, 700, 150))},
+    {"fft_c2r", "last", irfft_last, COMPOSITE | ROUGH, N(T(IN_REAL, 3, 4), T(IN_REAL, 3, 4))},
+    {"fft_c2r", "two dims", irfft_2, COMPOSITE | ROUGH, N(T(IN_REAL, 2, 4, 3), T(IN_REAL, 2, 4, 3))},
+    {"fft_c2r", "hermitian", hfft_first, COMPOSITE | ROUGH, N(T(IN_REAL, 4, 3), T(IN_REAL, 4, 3))},
+    {"fft_fft", "rfft", rfft_last, COMPOSITE | ROUGH, N(T(IN_REAL, 6))},
+    {"stft", "[2,9]", do_stft, COMPOSITE | ROUGH, N(T(IN_REAL, 2, 9), T(IN_REAL, 4))},
+    {"linalg_cholesky_ex", "[2,3,3]", do_cholesky, COMPOSITE | ROUGH, N(T(IN_REAL, 2, 3, 3))},
+    {"triangular_solve", "[2,3,3]", do_triangular_solve, COMPOSITE | ROUGH,
+     N(T(IN_REAL, 2, 3, 3), T(IN_REAL, 2, 3, 2))},
+    {"triangular_solve", "cholesky", do_cholesky_solve, COMPOSITE | ROUGH, N(T(IN_REAL, 3, 3), T(IN_REAL, 2, 3, 2))},
+    {"linalg_solve", "[2,3,3]", do_solve, COMPOSITE | ROUGH, N(T(IN_REAL, 2, 3, 3), T(IN_REAL, 2, 3, 2))},
+    {"linalg_solve", "vectors", do_solve, COMPOSITE | ROUGH, N(T(IN_REAL, 2, 3, 3), T(IN_REAL, 2, 3))},
+    {"linalg_solve", "inv", do_inv, COMPOSITE | ROUGH, N(T(IN_REAL, 2, 3, 3))},
+    {"linalg_solve", "inv, no rows", do_inv, COMPOSITE, N(T(IN_REAL, 2, 0, 0))},
+    {"linalg_solve", "large", do_solve, COMPOSITE | ROUGH | LARGE, N(T(IN_REAL, 90, 12, 12), T(IN_REAL, 90, 12, 5))},
+    {"linalg_lu_factor", "[2,3,3]", do_lu, COMPOSITE | ROUGH, N(T(IN_REAL, 2, 3, 3))},
+    {"linalg_lu_factor", "lu_solve", do_lu_solve, COMPOSITE | ROUGH, N(T(IN_REAL, 2, 3, 3), T(IN_REAL, 2, 3, 2))},
+    {"linalg_qr", "[2,4,3]", do_qr, COMPOSITE | ROUGH, N(T(IN_REAL, 2, 4, 3))},
+    {"linalg_svd", "values", do_svdvals, COMPOSITE | ROUGH, N(T(IN_REAL, 2, 4, 3))},
+    {"linalg_eigh", "values", do_eigvalsh, COMPOSITE | ROUGH, N(T(IN_REAL, 2, 3, 3))},
+    {"linalg_eig", "values", do_eigvals, COMPOSITE | ROUGH, N(T(IN_REAL, 2, 3, 3))},
+    {"linalg_lstsq", "[4,3]", do_lstsq, COMPOSITE | ROUGH, N(T(IN_REAL, 2, 4, 3), T(IN_REAL, 2, 4, 2))},
+    {"pinverse", "[4,3]", do_pinverse, COMPOSITE | ROUGH, N(T(IN_REAL, 2, 4, 3))},
     {"sum", "dim 1 kept", sum_1_keep, ROUGH, N(T(IN_REAL, 2, 3, 4))},
     {"sum", "dims 0 and 2", sum_02, ROUGH, N(T(IN_REAL, 2, 3, 4))},
     {"sum", "to float64", sum_wide, 0, N(T(IN_REAL, 2, 3))},
@@ -917,17 +1061,14 @@ const sample samples[] = {
     {"conv1d", "groups, stride", conv1_groups, ROUGH, N(T(IN_REAL, 2, 4, 6), T(IN_REAL, 2, 2, 3))},
     {"conv1d", "empty", conv1_same, 0, N(T(IN_REAL, 0, 2, 7), T(IN_REAL, 3, 2, 2), T(IN_REAL, 3))},
     {"conv1d", "large", conv1_same, LARGE, N(T(IN_REAL, 3, 17, 400), T(IN_REAL, 20, 17, 5), T(IN_REAL, 20))},
-    {"conv3d", "padded", conv3_plain, ROUGH,
-     N(T(IN_REAL, 1, 2, 3, 2, 3), T(IN_REAL, 2, 2, 3, 2, 2), T(IN_REAL, 2))},
+    {"conv3d", "padded", conv3_plain, ROUGH, N(T(IN_REAL, 1, 2, 3, 2, 3), T(IN_REAL, 2, 2, 3, 2, 2), T(IN_REAL, 2))},
     {"conv3d", "groups, stride, dilation", conv3_groups, ROUGH,
      N(T(IN_REAL, 1, 2, 3, 3, 2), T(IN_REAL, 2, 1, 2, 2, 2), T(IN_REAL, 2))},
     {"conv3d", "empty", conv3_plain, 0, N(T(IN_REAL, 0, 2, 3, 2, 3), T(IN_REAL, 2, 2, 3, 2, 2), T(IN_REAL, 2))},
-    {"conv3d", "large", conv3_groups, LARGE,
-     N(T(IN_REAL, 2, 8, 9, 12, 10), T(IN_REAL, 6, 4, 3, 3, 3), T(IN_REAL, 6))},
+    {"conv3d", "large", conv3_groups, LARGE, N(T(IN_REAL, 2, 8, 9, 12, 10), T(IN_REAL, 6, 4, 3, 3, 3), T(IN_REAL, 6))},
     {"conv_transpose1d", "stride, dilation", transposed1, ROUGH,
      N(T(IN_REAL, 2, 2, 3), T(IN_REAL, 2, 2, 3), T(IN_REAL, 2))},
-    {"conv_transpose1d", "large", transposed1, LARGE,
-     N(T(IN_REAL, 3, 16, 100), T(IN_REAL, 16, 9, 5), T(IN_REAL, 9))},
+    {"conv_transpose1d", "large", transposed1, LARGE, N(T(IN_REAL, 3, 16, 100), T(IN_REAL, 16, 9, 5), T(IN_REAL, 9))},
     {"conv_transpose2d", "groups", transposed2, ROUGH,
      N(T(IN_REAL, 2, 2, 2, 3), T(IN_REAL, 2, 2, 2, 2), T(IN_REAL, 4))},
     {"conv_transpose2d", "stride, output padding", transposed2_wide, ROUGH,
@@ -949,8 +1090,7 @@ const sample samples[] = {
     {"adaptive_max_pool2d", "[2,2,5,4]", max_adaptive, ROUGH, N(T(IN_APART, 2, 2, 5, 4))},
     {"adaptive_max_pool3d", "[1,2,3,4,3]", max_adaptive, ROUGH, N(T(IN_APART, 1, 2, 3, 4, 3))},
     {"fractional_max_pool2d", "[2,2,5,6]", max_fractional, ROUGH, N(T(IN_APART, 2, 2, 5, 6), T(IN_STAT, 2, 2, 2))},
-    {"fractional_max_pool3d", "[1,2,3,5,4]", max_fractional, ROUGH,
-     N(T(IN_APART, 1, 2, 3, 5, 4), T(IN_STAT, 1, 2, 3))},
+    {"fractional_max_pool3d", "[1,2,3,5,4]", max_fractional, ROUGH, N(T(IN_APART, 1, 2, 3, 5, 4), T(IN_STAT, 1, 2, 3))},
     {"max_pool_backward", "places that coincide", pool_back, ROUGH,
      N(T(IN_REAL, 2, 2, 2, 3), T(IN_INDEX32, 2, 2, 2, 3))},
     {"max_pool_gather", "places that coincide", pool_gather, ROUGH,
@@ -996,8 +1136,7 @@ const sample samples[] = {
     {"grid_sampler_3d", "zeros", grid_zeros, ONCE | ROUGH, N(T(IN_REAL, 1, 2, 3, 3, 3), T(IN_AWAY, 1, 2, 2, 2, 3))},
     {"grid_sampler_3d", "reflection", grid_mirror, ONCE | ROUGH,
      N(T(IN_REAL, 1, 2, 3, 3, 5), T(IN_AWAY, 1, 2, 2, 2, 3))},
-    {"grid_sampler_3d", "nearest", grid_nearest, ONCE | ROUGH,
-     N(T(IN_REAL, 1, 2, 3, 3, 3), T(IN_AWAY, 1, 2, 2, 2, 3))},
+    {"grid_sampler_3d", "nearest", grid_nearest, ONCE | ROUGH, N(T(IN_REAL, 1, 2, 3, 3, 3), T(IN_AWAY, 1, 2, 2, 2, 3))},
     {"max_pool2d", "2 x 2", pool_2, 0, N(T(IN_APART, 2, 2, 4, 4))},
     {"max_pool2d", "3 x 2, stride, padding", pool_3, ROUGH, N(T(IN_APART, 1, 2, 5, 4))},
     {"max_pool2d", "empty", pool_2, 0, N(T(IN_APART, 0, 2, 4, 4))},
@@ -1009,8 +1148,7 @@ const sample samples[] = {
     {"layer_norm", "weight alone", layer_norm_weight, ONCE | ROUGH, N(T(IN_REAL, 3, 5), T(IN_REAL, 5))},
     {"layer_norm", "no rows", layer_norm_1, ONCE, N(T(IN_REAL, 0, 6), T(IN_REAL, 6), T(IN_REAL, 6))},
     {"layer_norm", "large", layer_norm_1, ONCE | LARGE, N(T(IN_REAL, 1030, 64), T(IN_REAL, 64), T(IN_REAL, 64))},
-    {"layer_norm", "longer rows", layer_norm_1, ONCE | LARGE,
-     N(T(IN_REAL, 40, 516), T(IN_REAL, 516), T(IN_REAL, 516))},
+    {"layer_norm", "longer rows", layer_norm_1, ONCE | LARGE, N(T(IN_REAL, 40, 516), T(IN_REAL, 516), T(IN_REAL, 516))},
     {"layer_norm", "wide", layer_norm_1, ONCE | LARGE, N(T(IN_REAL, 5, 4100), T(IN_REAL, 4100), T(IN_REAL, 4100))},
     {"layer_norm", "long rows", layer_norm_1, ONCE | LARGE, N(T(IN_REAL, 2, 9004), T(IN_REAL, 9004), T(IN_REAL, 9004))},
     {"rms_norm", "[3,6]", rms_norm_1, ONCE | ROUGH, N(T(IN_REAL, 3, 6), T(IN_REAL, 6))},
@@ -1021,8 +1159,7 @@ const sample samples[] = {
     {"rms_norm", "longer rows", rms_norm_1, ONCE | LARGE, N(T(IN_REAL, 40, 516), T(IN_REAL, 516))},
     {"rms_norm", "wide", rms_norm_1, ONCE | LARGE, N(T(IN_REAL, 5, 4100), T(IN_REAL, 4100))},
     {"rms_norm", "long rows", rms_norm_1, ONCE | LARGE, N(T(IN_REAL, 2, 9004), T(IN_REAL, 9004))},
-    {"group_norm", "two groups", group_norm_2, ONCE | ROUGH,
-     N(T(IN_REAL, 2, 4, 2, 2), T(IN_REAL, 4), T(IN_REAL, 4))},
+    {"group_norm", "two groups", group_norm_2, ONCE | ROUGH, N(T(IN_REAL, 2, 4, 2, 2), T(IN_REAL, 4), T(IN_REAL, 4))},
     {"group_norm", "bare, 3-D", group_norm_bare, ONCE | ROUGH, N(T(IN_REAL, 2, 3, 3))},
     {"group_norm", "2-D", group_norm_2, ONCE | ROUGH, N(T(IN_REAL, 3, 6), T(IN_REAL, 6), T(IN_REAL, 6))},
     {"group_norm", "each channel", group_norm_each, ONCE | ROUGH, N(T(IN_REAL, 2, 3, 2, 3), T(IN_REAL, 3))},

@@ -141,11 +141,11 @@ static void one_case(const ref *r, int nin, int *wrong)
     void *memory[3];
     lksi_attr attr = {.affine = {0}};
     int n = random_shape(shape), where = r->op == LKSI_OP_where, whole = (int)dice((uint64_t)nin);
-    int like = dice(3) == 0, layout = (int)dice(4), first = (int)dice(LKS_DTYPE_COUNT);
+    int like = dice(3) == 0, layout = (int)dice(4), first = (int)dice(LKS_C64);
     if (r->attr == 1) attr.affine.scale = 3, attr.affine.shift = -2;
     if (r->attr == 2) attr.gelu.tanh_form = 1;
     for (int i = 0; i < nin; i++) {
-        int dtype = where && i == 0 ? LKS_BOOL : dice(2) ? first : (int)dice(LKS_DTYPE_COUNT);
+        int dtype = where && i == 0 ? LKS_BOOL : dice(2) ? first : (int)dice(LKS_C64);
         if (like && !(where && i == 0)) dtype = first;
         if (r->op == LKSI_OP_affine && dtype == LKS_BOOL) dtype = LKS_F32;
         if (r->op == LKSI_OP_sub && dtype == LKS_BOOL) dtype = LKS_U8;
@@ -218,8 +218,8 @@ static void copies(const char *isa)
     int wrong[4] = {0};
     for (int j = 0; j < 500; j++) {
         int64_t shape[LKS_MAX_DIMS], part[LKS_MAX_DIMS];
-        int n = random_shape(shape), what = (int)dice(4), to = (int)dice(LKS_DTYPE_COUNT);
-        int from = what == 0 || dice(2) ? to : (int)dice(LKS_DTYPE_COUNT);
+        int n = random_shape(shape), what = (int)dice(4), to = (int)dice(LKS_C64);
+        int from = what == 0 || dice(2) ? to : (int)dice(LKS_C64);
         void *memory, *target = NULL;
         int m = what >= 2 ? narrowed(shape, n, part) : n;
         lksi_view x = random_view(from, m, what >= 2 ? part : shape, (int)dice(3), what == 3 ? small_fill : wide_fill,
@@ -544,7 +544,7 @@ static void channels_last(void)
 static void fills(const char *isa)
 {
     int wrong = 0;
-    for (int dtype = 0; dtype < LKS_DTYPE_COUNT; dtype++) {
+    for (int dtype = 0; dtype < LKS_C64; dtype++) {
         static const double values[] = {0, 1, -1.5, 300, 65519.99, 1e300};
         for (unsigned i = 0; i < 6; i++) {
             int64_t shape[3] = {3, 40, 7};

@@ -70,8 +70,8 @@ static void sums(const char *isa)
     int wrong = 0, bits = 0, shape_wrong = 0;
     for (int j = 0; j < 250 && wrong < 4; j++) {
         int64_t shape[LKS_MAX_DIMS];
-        int n = random_shape(shape), mean = (int)dice(2), mask = (int)dice(1u << n), from = (int)dice(LKS_DTYPE_COUNT);
-        int to = dice(3) ? LKS_DTYPE_NONE : (int)dice(LKS_DTYPE_COUNT), keep = (int)dice(2);
+        int n = random_shape(shape), mean = (int)dice(2), mask = (int)dice(1u << n), from = (int)dice(LKS_C64);
+        int to = dice(3) ? LKS_DTYPE_NONE : (int)dice(LKS_C64), keep = (int)dice(2);
         if (mean && !lks_dtype_is_float(to == LKS_DTYPE_NONE ? from : to)) to = LKS_F32;
         if (to == LKS_BOOL) to = LKS_I64;
         void *memory;
@@ -139,7 +139,7 @@ static void maxima(const char *isa)
     int wrong = 0;
     for (int j = 0; j < 250 && wrong < 4; j++) {
         int64_t shape[LKS_MAX_DIMS];
-        int n = random_shape(shape), dim = n ? (int)dice((uint64_t)n) : 0, dtype = (int)dice(LKS_DTYPE_COUNT),
+        int n = random_shape(shape), dim = n ? (int)dice((uint64_t)n) : 0, dtype = (int)dice(LKS_C64),
             keep = (int)dice(2);
         if (n && shape[dim] == 0) shape[dim] = 1;
         void *memory;

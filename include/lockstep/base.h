@@ -76,7 +76,8 @@ LKS_API const char *lks_status_text(lks_status code);
 
 /* Element types: NAME, short name, bytes. F16 is IEEE binary16, BF16 the upper half of binary32; BOOL is one byte, 0 or
  * 1. Conversions round to nearest, ties to even; NaN stays NaN, denormals are kept. Float to integer truncates toward
- * zero and saturates (NaN gives 0). Anything to BOOL is `!= 0`. */
+ * zero and saturates (NaN gives 0). Anything to BOOL is `!= 0`. C64 and C128 are pairs (real, imaginary) of F32 and
+ * F64, as in C and Fortran; a conversion from complex to real keeps the real part. */
 #define LKS_DTYPE_LIST(X)                                                                                      \
     X(F32, "float32", 4)                                                                                       \
     X(F64, "float64", 8)                                                                                       \
@@ -85,7 +86,9 @@ LKS_API const char *lks_status_text(lks_status code);
     X(I64, "int64", 8)                                                                                         \
     X(I32, "int32", 4)                                                                                         \
     X(U8, "uint8", 1)                                                                                          \
-    X(BOOL, "bool", 1)
+    X(BOOL, "bool", 1)                                                                                         \
+    X(C64, "complex64", 8)                                                                                     \
+    X(C128, "complex128", 16)
 
 enum lks_dtype_code {
     LKS_DTYPE_NONE = -1, /* "not given": the default of the call */
@@ -102,6 +105,8 @@ LKS_API const char *lks_dtype_name(lks_dtype dtype);
 LKS_API int lks_dtype_size(lks_dtype dtype);
 /* 1 for F16, BF16, F32, F64. Local. */
 LKS_API int lks_dtype_is_float(lks_dtype dtype);
+/* 1 for C64, C128. Local. */
+LKS_API int lks_dtype_is_complex(lks_dtype dtype);
 /* dtype called `name` ("float32", "f32", "bf16", ...), LKS_DTYPE_NONE if there is none. Local. */
 LKS_API lks_dtype lks_dtype_from_name(const char *name);
 /* Result dtype of an op on tensors of a and b, both with dimensions: PyTorch's ordinary promotion. Local. */

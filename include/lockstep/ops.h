@@ -93,7 +93,8 @@ LKS_API lks_tensor *lks_cosh(lks_tensor *x);
 LKS_API lks_tensor *lks_erf(lks_tensor *x);
 /* erf(y) = x; +-inf at +-1, NaN beyond. */
 LKS_API lks_tensor *lks_erfinv(lks_tensor *x);
-/* |x|, and -1, 0 or 1 (NaN gives 0); x's dtype. The gradient of abs at 0 is 0, that of sign is 0. */
+/* |x| (complex: the real modulus), and -1, 0 or 1 (NaN gives 0); x's dtype. The gradient of abs at 0 is 0, that of
+ * sign is 0. */
 LKS_API lks_tensor *lks_abs(lks_tensor *x);
 LKS_API lks_tensor *lks_sign(lks_tensor *x);
 /* x sigmoid(x). */

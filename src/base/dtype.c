@@ -52,6 +52,11 @@ int lks_dtype_is_float(lks_dtype dtype)
     return dtype == LKS_F32 || dtype == LKS_F64 || dtype == LKS_F16 || dtype == LKS_BF16;
 }
 
+int lks_dtype_is_complex(lks_dtype dtype)
+{
+    return dtype == LKS_C64 || dtype == LKS_C128;
+}
+
 lks_dtype lks_dtype_from_name(const char *name)
 {
     if (!name) return LKS_DTYPE_NONE;
@@ -74,6 +79,8 @@ static int height(lks_dtype dtype)
     case LKS_BF16: return 4;
     case LKS_F32: return 5;
     case LKS_F64: return 6;
+    case LKS_C64: return 7;
+    case LKS_C128: return 8;
     }
     return -1;
 }
@@ -83,5 +90,6 @@ lks_dtype lks_promote(lks_dtype a, lks_dtype b)
     int ha = height(a), hb = height(b);
     if (ha < 0 || hb < 0) return LKS_DTYPE_NONE;
     if (ha == hb) return a == b ? a : LKS_F32;
+    if (ha + hb == 13 && ha >= 6 && hb >= 6) return LKS_C128; /* float64 and complex64 */
     return ha > hb ? a : b;
 }

@@ -14,8 +14,18 @@
 #define LKSI_GRAIN 32768 /* elements below which a second thread does not pay */
 
 /* Compute types. f16, bf16 and f32 are computed in float; integers and bool in int64, which wraps when stored; RAW8 is
- * a byte taken as it is (conditions, results of comparisons). */
-enum { LKSI_CLASS_I64, LKSI_CLASS_F32, LKSI_CLASS_F64, LKSI_CLASS_RAW8, LKSI_CLASSES };
+ * a byte taken as it is (conditions, results of comparisons); C64 and C128 are pairs of float and of double. */
+enum {
+    LKSI_CLASS_I64,
+    LKSI_CLASS_F32,
+    LKSI_CLASS_F64,
+    LKSI_CLASS_RAW8,
+    LKSI_CLASS_C64,
+    LKSI_CLASS_C128,
+    LKSI_CLASSES
+};
+typedef struct lksi_c64 { float re, im; } lksi_c64;
+typedef struct lksi_c128 { double re, im; } lksi_c128;
 
 /* n elements from src (stride in elements) to contiguous compute type; and back. Arrays do not overlap. */
 typedef void (*lksi_load_fn)(void *dst, const void *src, int64_t stride, int64_t n);
@@ -30,26 +40,29 @@ void LKSI_LOCAL(copy)(lksi_cpu *cpu, const lksi_view *dst, const lksi_view *src)
 static const uint8_t lksi_class_of[LKS_DTYPE_COUNT] = {
     [LKS_F32] = LKSI_CLASS_F32,  [LKS_F64] = LKSI_CLASS_F64, [LKS_F16] = LKSI_CLASS_F32, [LKS_BF16] = LKSI_CLASS_F32,
     [LKS_I64] = LKSI_CLASS_I64, [LKS_I32] = LKSI_CLASS_I64, [LKS_U8] = LKSI_CLASS_I64,  [LKS_BOOL] = LKSI_CLASS_I64,
+    [LKS_C64] = LKSI_CLASS_C64,  [LKS_C128] = LKSI_CLASS_C128,
 };
 static const uint8_t lksi_size_of[LKS_DTYPE_COUNT] = {
 #define X(NAME, name, bytes) bytes,
     LKS_DTYPE_LIST(X)
 #undef X
 };
-static const uint8_t lksi_class_size[LKSI_CLASSES] = {8, 4, 8, 1};
+static const uint8_t lksi_class_size[LKSI_CLASSES] = {8, 4, 8, 1, 8, 16};
 
 /* 1 if memory of this dtype is the compute type: no conversion. */
 static inline int lksi_is_natural(int cls, int dtype)
 {
-    return cls == LKSI_CLASS_F32   ? dtype == LKS_F32
-           : cls == LKSI_CLASS_F64 ? dtype == LKS_F64
-           : cls == LKSI_CLASS_I64 ? dtype == LKS_I64
-                                   : lksi_size_of[dtype] == 1;
+    return cls == LKSI_CLASS_F32    ? dtype == LKS_F32
+           : cls == LKSI_CLASS_F64  ? dtype == LKS_F64
+           : cls == LKSI_CLASS_I64  ? dtype == LKS_I64
+           : cls == LKSI_CLASS_C64  ? dtype == LKS_C64
+           : cls == LKSI_CLASS_C128 ? dtype == LKS_C128
+                                    : lksi_size_of[dtype] == 1;
 }
 
 /* Room for one block of any compute type. */
 typedef struct lksi_block {
-    _Alignas(64) char bytes[LKSI_BLOCK * 8];
+    _Alignas(64) char bytes[LKSI_BLOCK * 16];
 } lksi_block;
 
 /* A tensor as seen along a walk over an output: dims in walk order, size-1 dims dropped, neighbours merged. */

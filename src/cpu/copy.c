@@ -131,23 +131,86 @@ static void store_f32_bf16(void *dst, int64_t stride, const void *src, int64_t n
         store_f32_bf16_plain(dst, stride, src, n);
 }
 
+/* Complex: a real number gets an imaginary part of 0; a real place takes the real part (a bool: either is not 0). */
+LOAD(load_c64_c64, lksi_c64, lksi_c64, x)
+LOAD(load_c64_c128, lksi_c64, lksi_c128, ((lksi_c64){(float)x.re, (float)x.im}))
+LOAD(load_c128_c64, lksi_c128, lksi_c64, ((lksi_c128){x.re, x.im}))
+LOAD(load_c128_c128, lksi_c128, lksi_c128, x)
+STORE(store_c64_c64, lksi_c64, lksi_c64, x)
+STORE(store_c64_c128, lksi_c128, lksi_c64, ((lksi_c128){x.re, x.im}))
+STORE(store_c128_c64, lksi_c64, lksi_c128, ((lksi_c64){(float)x.re, (float)x.im}))
+STORE(store_c128_c128, lksi_c128, lksi_c128, x)
+STORE(store_f64_c64, lksi_c64, double, ((lksi_c64){(float)x, 0}))
+STORE(store_f64_c128, lksi_c128, double, ((lksi_c128){x, 0}))
+STORE(store_c64_bool, uint8_t, lksi_c64, x.re != 0 || x.im != 0)
+STORE(store_c128_bool, uint8_t, lksi_c128, x.re != 0 || x.im != 0)
+
+/* Loaded into the upper half of dst, then spread. */
+#define COMPLEX_OF(C, CLS, REAL, RCLS, NAME)                                                                   \
+    static void load_##CLS##_##NAME(void *dst, const void *src, int64_t stride, int64_t n)                      \
+    {                                                                                                          \
+        REAL *y = dst, *x = y + n;                                                                             \
+        load_##RCLS##_##NAME(x, src, stride, n);                                                               \
+        for (int64_t i = 0; i < n; i++) {                                                                      \
+            REAL v = x[i];                                                                                     \
+            y[2 * i] = v;                                                                                      \
+            y[2 * i + 1] = 0;                                                                                  \
+        }                                                                                                      \
+    }
+#define REAL_OF(C, CLS, REAL, RCLS, NAME, BYTES)                                                               \
+    static void store_##CLS##_##NAME(void *dst, int64_t stride, const void *src, int64_t n)                     \
+    {                                                                                                          \
+        const C *p = src;                                                                                      \
+        REAL x[64];                                                                                            \
+        for (int64_t at = 0; at < n; at += 64) {                                                               \
+            int64_t m = n - at < 64 ? n - at : 64;                                                             \
+            for (int64_t i = 0; i < m; i++) x[i] = p[at + i].re;                                               \
+            store_##RCLS##_##NAME((char *)dst + at * stride * BYTES, stride, x, m);                            \
+        }                                                                                                      \
+    }
+#define BOTH(NAME, BYTES)                                                                                      \
+    COMPLEX_OF(lksi_c64, c64, float, f32, NAME)                                                                \
+    COMPLEX_OF(lksi_c128, c128, double, f64, NAME)                                                             \
+    REAL_OF(lksi_c64, c64, float, f32, NAME, BYTES)                                                            \
+    REAL_OF(lksi_c128, c128, double, f64, NAME, BYTES)
+BOTH(f32, 4)
+BOTH(f64, 8)
+BOTH(f16, 2)
+BOTH(bf16, 2)
+BOTH(i64, 8)
+BOTH(i32, 4)
+BOTH(u8, 1)
+COMPLEX_OF(lksi_c64, c64, float, f32, bool)
+COMPLEX_OF(lksi_c128, c128, double, f64, bool)
+
 #define ROW(what, cls)                                                                                         \
     {                                                                                                          \
         [LKS_F32] = what##_##cls##_f32, [LKS_F64] = what##_##cls##_f64, [LKS_F16] = what##_##cls##_f16,        \
         [LKS_BF16] = what##_##cls##_bf16, [LKS_I64] = what##_##cls##_i64, [LKS_I32] = what##_##cls##_i32,      \
         [LKS_U8] = what##_##cls##_u8, [LKS_BOOL] = what##_##cls##_bool                                         \
     }
+#define ALL(what, cls)                                                                                         \
+    {                                                                                                          \
+        [LKS_F32] = what##_##cls##_f32, [LKS_F64] = what##_##cls##_f64, [LKS_F16] = what##_##cls##_f16,        \
+        [LKS_BF16] = what##_##cls##_bf16, [LKS_I64] = what##_##cls##_i64, [LKS_I32] = what##_##cls##_i32,      \
+        [LKS_U8] = what##_##cls##_u8, [LKS_BOOL] = what##_##cls##_bool, [LKS_C64] = what##_##cls##_c64,        \
+        [LKS_C128] = what##_##cls##_c128                                                                       \
+    }
 const lksi_load_fn LKSI_LOCAL(load)[LKSI_CLASSES][LKS_DTYPE_COUNT] = {
     [LKSI_CLASS_I64] = ROW(load, i64),
     [LKSI_CLASS_F32] = ROW(load, f32),
     [LKSI_CLASS_F64] = ROW(load, f64),
     [LKSI_CLASS_RAW8] = {[LKS_U8] = load_raw8, [LKS_BOOL] = load_raw8},
+    [LKSI_CLASS_C64] = ALL(load, c64),
+    [LKSI_CLASS_C128] = ALL(load, c128),
 };
 const lksi_store_fn LKSI_LOCAL(store)[LKSI_CLASSES][LKS_DTYPE_COUNT] = {
     [LKSI_CLASS_I64] = ROW(store, i64),
     [LKSI_CLASS_F32] = ROW(store, f32),
-    [LKSI_CLASS_F64] = ROW(store, f64),
+    [LKSI_CLASS_F64] = ALL(store, f64),
     [LKSI_CLASS_RAW8] = {[LKS_U8] = store_raw8, [LKS_BOOL] = store_raw8},
+    [LKSI_CLASS_C64] = ALL(store, c64),
+    [LKSI_CLASS_C128] = ALL(store, c128),
 };
 
 /* --- same dtype: bytes -------------------------------------------------------------------------------------------- */
@@ -198,6 +261,8 @@ MOVE_ROW(uint8_t)
 MOVE_ROW(uint16_t)
 MOVE_ROW(uint32_t)
 MOVE_ROW(uint64_t)
+typedef struct pair { uint64_t a, b; } pair;
+MOVE_ROW(pair)
 
 /* Full tiles of 4-byte elements by 4 x 4 shuffles. */
 typedef uint32_t quad __attribute__((vector_size(16), aligned(4), may_alias));
@@ -231,6 +296,8 @@ static void move_row(int size, char *y, int64_t to, const char *x, int64_t from,
         move_row_uint16_t((void *)y, to, (const void *)x, from, n);
     else if (size == 8)
         move_row_uint64_t((void *)y, to, (const void *)x, from, n);
+    else if (size == 16)
+        move_row_pair((void *)y, to, (const void *)x, from, n);
     else
         move_row_uint8_t((void *)y, to, (const void *)x, from, n);
 }
@@ -245,6 +312,8 @@ static void move_tile(int size, char *y, int64_t to, const char *x, int64_t from
         move_tile_uint16_t((void *)y, to, (const void *)x, from, rows, columns);
     else if (size == 8)
         move_tile_uint64_t((void *)y, to, (const void *)x, from, rows, columns);
+    else if (size == 16)
+        move_tile_pair((void *)y, to, (const void *)x, from, rows, columns);
     else
         move_tile_uint8_t((void *)y, to, (const void *)x, from, rows, columns);
 }
@@ -415,7 +484,7 @@ static void convert_tiles(void *arg, int64_t begin, int64_t end, int worker)
     (void)worker;
     const convert_across *c = arg;
     const move *m = &c->m;
-    _Alignas(64) char tile[TILE * TILE * 8], row[TILE * 8];
+    _Alignas(64) char tile[TILE * TILE * 16], row[TILE * 16];
     for (int64_t item = begin; item < end; item++) {
         place p = move_place(m, item);
         move_tile(m->size, tile, TILE, m->src + p.from * m->size, m->from[m->ndim - 1], p.rows, p.columns);
@@ -441,6 +510,7 @@ static void copy_all(lksi_cpu *cpu, const lksi_view *dst, const lksi_view *src)
     int order[LKS_MAX_DIMS], cls = lksi_class_of[src->dtype];
     /* A class that loads straight into dst saves a pass: it must hold every src value. */
     if (dst->dtype == LKS_F64 && cls == LKSI_CLASS_F32) cls = LKSI_CLASS_F64;
+    if (lks_dtype_is_complex(dst->dtype)) cls = cls == LKSI_CLASS_C128 ? cls : lksi_class_of[dst->dtype];
     if ((dst->dtype == LKS_F32 || dst->dtype == LKS_F64) && cls == LKSI_CLASS_I64) cls = lksi_class_of[dst->dtype];
     move_init(&t.m, dst, src);
     if (t.m.across) {
@@ -517,6 +587,10 @@ static void accumulate_range(void *arg, int64_t begin, int64_t end, int worker)
             add_f32(r, p, q, n);
         else if (c->dst.cls == LKSI_CLASS_F64)
             add_f64(r, p, q, n);
+        else if (c->dst.cls == LKSI_CLASS_C64)
+            add_f32(r, p, q, 2 * n);
+        else if (c->dst.cls == LKSI_CLASS_C128)
+            add_f64(r, p, q, 2 * n);
         else
             add_i64(r, p, q, n);
         if (!direct) lksi_operand_store(&c->dst, at, n, r);
@@ -542,7 +616,7 @@ LKSI_KERNEL(accumulate)
 void LKSI_LOCAL(fill)(lksi_cpu *cpu, const lksi_view *dst, double value)
 {
     /* One element converted from the double once, then copied by bytes. */
-    _Alignas(8) char one[8];
+    _Alignas(16) char one[16];
     lksi_view v = {.data = one, .dtype = dst->dtype, .ndim = 0};
     LKSI_LOCAL(store)[LKSI_CLASS_F64][dst->dtype](one, 1, &value, 1);
     if (lksi_count(dst) > 0) move_all(cpu, dst, &v);

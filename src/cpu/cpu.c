@@ -8,6 +8,7 @@
 #include "config.h"
 #endif
 #include "cpu/infra.h"
+#include "device/plugin.h"
 #include <errno.h>
 #include <sched.h>
 #include <stdio.h>
@@ -164,6 +165,7 @@ lks_status lksi_cpu_open(lksi_base *b, const lksi_device_options *o, lksi_cpu **
     int local = o && o->local_size > 0 ? o->local_size : 1, cores = cores_allowed();
     cpu->base = b;
     cpu->threads = choose_threads(o, cores, local);
+    cpu->module = o ? o->module : NULL;
     lks_status code = choose_isa(cpu);
     if (code == LKS_OK) {
         describe(cpu);
@@ -192,6 +194,14 @@ void lksi_cpu_close(lksi_cpu *cpu)
         if (cpu->scratch[i].p) lksi_cpu_memory_free(cpu->scratch[i].p, cpu->scratch[i].bytes);
     lksi_free(cpu->base, cpu->scratch);
     lksi_free(cpu->base, cpu);
+}
+
+const void *lksi_cpu_module(lksi_cpu *cpu, const char *name, char *why)
+{
+    char path[LKSI_TEXT], text[LKSI_TEXT] = "nothing here loads modules";
+    const lksi_plugin *p = cpu->module ? cpu->module(name, path, text) : NULL;
+    snprintf(why, LKSI_WHY, "%.*s", LKSI_WHY - 1, text);
+    return p ? p->service : NULL;
 }
 
 void **lksi_cpu_state(lksi_cpu *cpu, int slot, void (*destroy)(void *state))

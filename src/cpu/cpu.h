@@ -29,8 +29,10 @@ void *lksi_scratch(lksi_cpu *cpu, int worker, int slot, int64_t bytes);
 
 /* What a kernel family keeps from call to call (cached primitives): a pointer, NULL at first. If it is not NULL when
  * the backend is closed, destroy gets it. Only outside fn. slot: one of these. */
-enum { LKSI_STATE_ONEDNN, LKSI_STATE_GEMM, LKSI_STATE_CONV, LKSI_STATE_SPARE, LKSI_STATES };
+enum { LKSI_STATE_FFT, LKSI_STATE_ONEDNN, LKSI_STATE_GEMM, LKSI_STATE_CONV, LKSI_STATE_SPARE, LKSI_STATES };
 void **lksi_cpu_state(lksi_cpu *cpu, int slot, void (*destroy)(void *state));
+/* What the module liblockstep_NAME.so provides, loaded now if it was not; NULL, with a text of LKSI_WHY bytes. */
+const void *lksi_cpu_module(lksi_cpu *cpu, const char *name, char *why);
 /* "base", "avx2", "avx512". */
 const char *lksi_cpu_isa(const lksi_cpu *cpu);
 

@@ -6,13 +6,18 @@
  */
 #include "cpu/block.h"
 #include "table/scalar.h"
+#include <complex.h>
+#undef complex
+#include <math.h>
 
 /* y, a, b, c: n contiguous elements of the compute type. y may be one of the inputs, never overlaps otherwise. */
 typedef void (*loop)(void *y, const void *a, const void *b, const void *c, int64_t n, const lksi_attr *attr);
 typedef struct loops {
-    loop of[3];     /* by class; no int64 loop: integers are computed as float */
+    loop of[LKSI_CLASSES]; /* by class; no int64 loop: integers are computed as float */
     int raw_in;     /* input 0 is a condition */
     int compare;    /* result is bool; operands are brought to the promoted dtype first */
+    int parts;      /* complex operands, a real result: loops by the class of the operands */
+    int pairs;      /* real operands, a complex result: loops by the class of the result */
 } loops;
 
 #define LOOP(NAME, Y, T, EXPR)                                                                                 \
@@ -215,6 +220,56 @@ UNARY(sin_f64, double, sin(x))
 UNARY(cos_f64, double, cos(x))
 UNARY(tan_f64, double, tan(x))
 
+/* --- complex: p, q, y are pairs --- */
+
+#define PAIRS(name, EXPR)                                                                                      \
+    LOOP(name##_c64, lksi_c64, lksi_c64, typedef float real; lksi_c64 x = p[i]; EXPR)                           \
+    LOOP(name##_c128, lksi_c128, lksi_c128, typedef double real; lksi_c128 x = p[i]; EXPR)
+PAIRS(add, y[i].re = x.re + q[i].re; y[i].im = x.im + q[i].im; (void)(real)0)
+PAIRS(sub, y[i].re = x.re - q[i].re; y[i].im = x.im - q[i].im; (void)(real)0)
+PAIRS(mul, real c = q[i].re; real d = q[i].im; y[i].re = x.re * c - x.im * d; y[i].im = x.re * d + x.im * c)
+PAIRS(conj, y[i].re = x.re; y[i].im = -x.im; (void)(real)0)
+#define PAIRS_COMPARE(name, op, join)                                                                          \
+    LOOP(name##_c64, uint8_t, lksi_c64, y[i] = (p[i].re op q[i].re) join (p[i].im op q[i].im))                       \
+    LOOP(name##_c128, uint8_t, lksi_c128, y[i] = (p[i].re op q[i].re) join (p[i].im op q[i].im))
+PAIRS_COMPARE(eq, ==, &)
+PAIRS_COMPARE(ne, !=, |)
+WHERE(where_128, lksi_c128)
+
+/* (a + bi) / (c + di), the divisor scaled by its larger part: no overflow before the result's. */
+#define DIVIDE(T)                                                                                              \
+    T c = q[i].re, d = q[i].im, s = (c < 0 ? -c : c) < (d < 0 ? -d : d) ? (d < 0 ? -d : d) : (c < 0 ? -c : c);    \
+    T r = s > 0 && s - s == 0 ? 1 / s : 1;                                                                     \
+    c *= r, d *= r;                                                                                            \
+    T m = c * c + d * d, a = (T)x.re, b = (T)x.im
+LOOP(div_c64, lksi_c64, lksi_c64, lksi_c64 x = p[i];
+     double c = q[i].re; double d = q[i].im; double m = c * c + d * d;
+     y[i].re = (float)((x.re * c + x.im * d) / m); y[i].im = (float)((x.im * c - x.re * d) / m))
+LOOP(div_c128, lksi_c128, lksi_c128, lksi_c128 x = p[i]; DIVIDE(double);
+     y[i].re = (a * c + b * d) / m * r; y[i].im = (b * c - a * d) / m * r)
+
+#define PAIRS_AFFINE(NAME, C, T)                                                                               \
+    LOOP(NAME, C, C, C x = p[i]; T s = (T)attr->affine.scale; T t = (T)attr->affine.shift;                       \
+         y[i].re = t == 0 ? s * x.re : s == 1 ? x.re + t : s * x.re + t; y[i].im = s * x.im)
+PAIRS_AFFINE(affine_c64, lksi_c64, float)
+PAIRS_AFFINE(affine_c128, lksi_c128, double)
+LOOP(exp_c64, lksi_c64, lksi_c64, float _Complex e = cexpf(CMPLXF(p[i].re, p[i].im));
+     y[i].re = crealf(e); y[i].im = cimagf(e))
+LOOP(exp_c128, lksi_c128, lksi_c128, double _Complex e = cexp(CMPLX(p[i].re, p[i].im));
+     y[i].re = creal(e); y[i].im = cimag(e))
+LOOP(complex_abs_c64, float, lksi_c64, y[i] = hypotf(p[i].re, p[i].im))
+LOOP(complex_abs_c128, double, lksi_c128, y[i] = hypot(p[i].re, p[i].im))
+LOOP(angle_c64, float, lksi_c64, y[i] = atan2f(p[i].im, p[i].re))
+LOOP(angle_c128, double, lksi_c128, y[i] = atan2(p[i].im, p[i].re))
+#define ANGLE(x, T) (x < 0 ? (T)3.14159265358979323846 : x == 0 || x > 0 ? 0 : x)
+UNARY(angle_f32, float, ANGLE(x, float))
+UNARY(angle_f64, double, ANGLE(x, double))
+LOOP(complex_f32, lksi_c64, float, y[i].re = p[i]; y[i].im = q[i])
+LOOP(complex_f64, lksi_c128, double, y[i].re = p[i]; y[i].im = q[i])
+LOOP(polar_f32, lksi_c64, float, double r = p[i]; double w = q[i];
+     y[i].re = (float)(r * cos(w)); y[i].im = (float)(r * sin(w)))
+LOOP(polar_f64, lksi_c128, double, y[i].re = p[i] * cos(q[i]); y[i].im = p[i] * sin(q[i]))
+
 /* --- driver ------------------------------------------------------------------------------------------------------- */
 
 #define MAX_OPERANDS 3
@@ -263,7 +318,8 @@ static void walk_blocks(void *arg, int64_t begin, int64_t end, int worker)
 /* float64 wins over float32 wins over integers. */
 static int wider(int a, int b)
 {
-    static const uint8_t rank[3] = {[LKSI_CLASS_I64] = 0, [LKSI_CLASS_F32] = 1, [LKSI_CLASS_F64] = 2};
+    static const uint8_t rank[LKSI_CLASSES] = {[LKSI_CLASS_I64] = 0, [LKSI_CLASS_F32] = 1, [LKSI_CLASS_F64] = 2,
+                                               [LKSI_CLASS_C64] = 3, [LKSI_CLASS_C128] = 4};
     return rank[a] < rank[b] ? b : a;
 }
 
@@ -297,13 +353,15 @@ static void walk_all(lksi_cpu *cpu, const lksi_args *a, const loops *l)
     if (w.count == 0) return;
     int dtype = a->nin - first == 1 ? a->in[first].dtype : lksi_promote_views(&a->in[first], &a->in[first + 1]);
     cls = lksi_class_of[dtype];
-    if (!l->compare) cls = wider(cls, lksi_class_of[out->dtype]);
+    if (l->pairs) cls = out->dtype == LKS_C128 ? LKSI_CLASS_F64 : LKSI_CLASS_F32;
+    else if (!l->compare && !(l->parts && lks_dtype_is_complex(dtype))) cls = wider(cls, lksi_class_of[out->dtype]);
     if (!l->of[cls]) cls = LKSI_CLASS_F32;
     w.nin = a->nin;
     w.fn = l->of[cls];
     w.attr = &a->attr;
     lksi_walk_order(out, order);
-    lksi_operand_init(&w.out, out, out, order, l->compare ? LKSI_CLASS_RAW8 : cls);
+    int result = l->compare ? LKSI_CLASS_RAW8 : l->parts || l->pairs ? lksi_class_of[out->dtype] : cls;
+    lksi_operand_init(&w.out, out, out, order, result);
     w.length = LKSI_BLOCK;
     int64_t period = 0;
     for (int i = 0; i < a->nin; i++) {
@@ -337,7 +395,7 @@ static int direct(const lksi_args *a, const loops *l)
 {
     const lksi_view *y = &a->out[0], *x = &a->in[0];
     int cls = y->dtype == LKS_F32 ? LKSI_CLASS_F32 : y->dtype == LKS_F64 ? LKSI_CLASS_F64 : -1;
-    if (cls < 0 || l->raw_in || l->compare) return 0;
+    if (cls < 0 || l->raw_in || l->compare || l->parts) return 0;
     int64_t n = 1;
     for (int d = y->ndim - 1; d >= 0; d--) {
         if (y->stride[d] != n || n > LKSI_GRAIN) return 0;
@@ -365,6 +423,7 @@ static lks_status run(lksi_cpu *cpu, const lksi_args *a, const loops *l)
 
 #define FLOATS(name) [LKSI_CLASS_F32] = name##_f32, [LKSI_CLASS_F64] = name##_f64
 #define ALL(name) FLOATS(name), [LKSI_CLASS_I64] = name##_i64
+#define COMPLEX(name) [LKSI_CLASS_C64] = name##_c64, [LKSI_CLASS_C128] = name##_c128
 
 #define KERNEL(name, ...)                                                                                      \
     LKSI_KERNEL(name)                                                                                          \
@@ -372,12 +431,12 @@ static lks_status run(lksi_cpu *cpu, const lksi_args *a, const loops *l)
         static const loops l = {.of = {__VA_ARGS__}};                                                          \
         return run(cpu, a, &l);                                                                                \
     }
-KERNEL(add, ALL(add))
-KERNEL(sub, ALL(sub))
-KERNEL(mul, ALL(mul))
-KERNEL(div, FLOATS(div))
-KERNEL(affine, ALL(affine))
-KERNEL(exp, FLOATS(exp))
+KERNEL(add, ALL(add), COMPLEX(add))
+KERNEL(sub, ALL(sub), COMPLEX(sub))
+KERNEL(mul, ALL(mul), COMPLEX(mul))
+KERNEL(div, FLOATS(div), COMPLEX(div))
+KERNEL(affine, ALL(affine), COMPLEX(affine))
+KERNEL(exp, FLOATS(exp), COMPLEX(exp))
 KERNEL(log, FLOATS(log))
 KERNEL(sqrt, FLOATS(sqrt))
 KERNEL(tanh, FLOATS(tanh))
@@ -404,17 +463,58 @@ KERNEL(fake_quantize_backward, FLOATS(fake_quantize_backward))
         static const loops l = {.of = {ALL(name)}, .compare = 1};                                              \
         return run(cpu, a, &l);                                                                                \
     }
-COMPARISON(eq)
-COMPARISON(ne)
 COMPARISON(lt)
 COMPARISON(le)
 COMPARISON(gt)
 COMPARISON(ge)
+LKSI_KERNEL(eq)
+{
+    static const loops l = {.of = {ALL(eq), COMPLEX(eq)}, .compare = 1};
+    return run(cpu, a, &l);
+}
+LKSI_KERNEL(ne)
+{
+    static const loops l = {.of = {ALL(ne), COMPLEX(ne)}, .compare = 1};
+    return run(cpu, a, &l);
+}
+
+LKSI_KERNEL(conj)
+{
+    static const loops l = {.of = {COMPLEX(conj)}};
+    if (lks_dtype_is_complex(a->in[0].dtype)) return run(cpu, a, &l);
+    LKSI_LOCAL(copy)(cpu, &a->out[0], &a->in[0]);
+    return LKS_OK;
+}
+
+LKSI_KERNEL(complex_abs)
+{
+    static const loops l = {.of = {COMPLEX(complex_abs)}, .parts = 1};
+    return run(cpu, a, &l);
+}
+
+LKSI_KERNEL(angle)
+{
+    static const loops l = {.of = {FLOATS(angle), COMPLEX(angle)}, .parts = 1};
+    return run(cpu, a, &l);
+}
+
+LKSI_KERNEL(complex)
+{
+    static const loops l = {.of = {FLOATS(complex)}, .pairs = 1};
+    return run(cpu, a, &l);
+}
+
+LKSI_KERNEL(polar)
+{
+    static const loops l = {.of = {FLOATS(polar)}, .pairs = 1};
+    return run(cpu, a, &l);
+}
 
 LKSI_KERNEL(where)
 {
     static const loops l = {
-        .of = {[LKSI_CLASS_F32] = where_32, [LKSI_CLASS_F64] = where_64, [LKSI_CLASS_I64] = where_64}, .raw_in = 1};
+        .of = {[LKSI_CLASS_F32] = where_32, [LKSI_CLASS_F64] = where_64, [LKSI_CLASS_I64] = where_64,
+               [LKSI_CLASS_C64] = where_64, [LKSI_CLASS_C128] = where_128}, .raw_in = 1};
     return run(cpu, a, &l);
 }
 

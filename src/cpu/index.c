@@ -3,6 +3,7 @@
  * index.c - embedding, its gradient, and cat. The gradient is added row by row of the table in the order of the indices
  * (a counting sort finds them), so it has the same bits on any number of threads and needs no atomics.
  */
+#include "cpu/block.h"
 #include "cpu/rows.h"
 
 static inline int64_t index_at(const lksi_rowset *index, int64_t i)
@@ -248,6 +249,11 @@ LKSI_KERNEL(cat)
         for (int d = 0; d < y->ndim; d++) part.stride[d] = y->stride[d];
         part.data = (char *)y->data + at * y->stride[dim] * lks_dtype_size(y->dtype);
         at += x->shape[dim];
+        if (lks_dtype_is_complex(y->dtype)) {
+            for (int d = 0; d < y->ndim; d++) part.shape[d] = x->shape[d];
+            LKSI_LOCAL(copy)(cpu, &part, x);
+            continue;
+        }
         cat c = {.x = lksi_rowset_of(x, inner), .y = lksi_rowset_of(&part, inner)};
         c.blocks = (c.x.n + BLOCK - 1) / BLOCK;
         lksi_parallel(cpu, c.x.rows * c.blocks, grain_of(c.x.n < BLOCK ? c.x.n : BLOCK), join, &c);

@@ -18,6 +18,7 @@ struct lksi_cpu {
     struct lksi_team *team;             /* NULL with one thread */
     struct lksi_scratch_block *scratch; /* [threads + 1][LKSI_SCRATCH_SLOTS]; row 0 is the shared one */
     struct { void *p; void (*destroy)(void *); } state[LKSI_STATES];
+    const struct lksi_plugin *(*module)(const char *name, char *path, char *why);
 };
 
 /* Both record their errors; close takes NULL. */

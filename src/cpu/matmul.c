@@ -5,6 +5,7 @@
  * size alone, so thread count and batching do not change bits.
  */
 #include "cpu/gemm.h"
+#include "cpu/block.h"
 #include "cpu/gemm_io.h"
 #if defined __x86_64__
 #include <immintrin.h>
@@ -369,8 +370,88 @@ static lksi_gemm product_of(const lksi_args *a)
     return g;
 }
 
+/* [re im] of A's rows, 2 k numbers, times B spread to 2 k x 2 n: rows (re, im, ...) and (-im, re, ...). So C comes out
+ * as pairs, by one real product. */
+typedef struct spread { lksi_view b; char *to; int64_t rows, n; } spread;
+
+static void spread_rows(void *arg, int64_t begin, int64_t end, int worker)
+{
+    const spread *s = arg;
+    int last = s->b.ndim - 1;
+    int64_t step = s->b.stride[last];
+    (void)worker;
+    for (int64_t r = begin; r < end; r++) {
+        int64_t rest = r, at = 0;
+        for (int d = last - 1; d >= 0; d--) {
+            at += rest % s->b.shape[d] * s->b.stride[d];
+            rest /= s->b.shape[d];
+        }
+#define SPREAD(T)                                                                                              \
+    {                                                                                                          \
+        const T *x = (const T *)s->b.data + 2 * at;                                                            \
+        T *u = (T *)(void *)s->to + 4 * s->n * r, *v = u + 2 * s->n;                                           \
+        for (int64_t j = 0; j < s->n; j++, x += 2 * step) {                                                    \
+            u[2 * j] = x[0], u[2 * j + 1] = x[1];                                                              \
+            v[2 * j] = -x[1], v[2 * j + 1] = x[0];                                                             \
+        }                                                                                                      \
+    }
+        if (s->b.dtype == LKS_C64) SPREAD(float)
+        else SPREAD(double)
+    }
+}
+
+static lks_status complex_product(lksi_cpu *cpu, const lksi_args *a)
+{
+    lksi_view x = a->in[0], y = a->in[1], z = a->out[0];
+    lks_dtype real = z.dtype == LKS_C64 ? LKS_F32 : LKS_F64;
+    int xv = x.ndim == 1, yv = y.ndim == 1;
+    if (!lksi_is_contiguous(&z)) return lksi_kernel_why(a, LKS_ERR_UNSUPPORTED, "a strided complex result");
+    if (xv) { /* vectors as matrices */
+        x.ndim = 2, x.shape[1] = x.shape[0], x.stride[1] = x.stride[0], x.shape[0] = 1, x.stride[0] = 0;
+        if (!yv) z.shape[z.ndim] = z.shape[z.ndim - 1];
+        z.shape[z.ndim - !yv] = 1;
+        z.ndim++;
+    }
+    if (yv) {
+        y.ndim = 2, y.shape[1] = 1, y.stride[1] = 1;
+        z.shape[z.ndim++] = 1;
+    }
+    lksi_contiguous_strides(&z);
+    int xd = x.ndim, yd = y.ndim;
+    int64_t m = x.shape[xd - 2], k = x.shape[xd - 1], n = y.shape[yd - 1], rows = 1, size = lks_dtype_size(x.dtype);
+    if (lksi_numel(&z) == 0) return LKS_OK;
+    if (x.stride[xd - 1] != 1 && k > 1) {
+        lksi_view dense = x;
+        lksi_contiguous_strides(&dense);
+        dense.data = lksi_scratch(cpu, -1, 1, lksi_numel(&x) * size);
+        if (!dense.data) return lksi_kernel_why(a, LKS_ERR_MEMORY, "no memory for a copy of a");
+        LKSI_LOCAL(copy)(cpu, &dense, &x);
+        x = dense;
+    }
+    for (int d = 0; d < yd - 1; d++) rows *= y.shape[d];
+    spread s = {.b = y, .rows = rows, .n = n, .to = lksi_scratch(cpu, -1, 0, 2 * rows * n * size + 64)};
+    if (!s.to) return lksi_kernel_why(a, LKS_ERR_MEMORY, "no memory for a copy of b");
+    lksi_parallel(cpu, rows, 1 + 16384 / (n + 1), spread_rows, &s);
+    lksi_gemm g = {.a = x.data, .b = s.to, .c = z.data, .a_dtype = real, .b_dtype = real, .c_dtype = real,
+                   .m = m, .k = 2 * k, .n = 2 * n, .a_rs = 2 * x.stride[xd - 2], .a_cs = 1, .b_rs = 2 * n, .b_cs = 1,
+                   .c_rs = 2 * z.stride[z.ndim - 2], .c_cs = 1};
+    int xb = xd - 2, yb = yd - 2;
+    g.nbatch = xb > yb ? xb : yb;
+    int64_t dense = 4 * k * n;
+    for (int d = g.nbatch - 1; d >= 0; d--) {
+        int i = d - (g.nbatch - xb), j = d - (g.nbatch - yb);
+        g.batch[d] = z.shape[d];
+        g.a_bs[d] = i < 0 || x.shape[i] == 1 ? 0 : 2 * x.stride[i];
+        g.b_bs[d] = j < 0 || y.shape[j] == 1 ? 0 : dense;
+        if (j >= 0) dense *= y.shape[j];
+        g.c_bs[d] = 2 * z.stride[d];
+    }
+    return LKSI_LOCAL(gemm)(cpu, a, &g);
+}
+
 LKSI_KERNEL(matmul)
 {
+    if (lks_dtype_is_complex(a->out[0].dtype)) return complex_product(cpu, a);
     lksi_gemm g = product_of(a);
     return LKSI_LOCAL(gemm)(cpu, a, &g);
 }

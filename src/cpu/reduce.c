@@ -283,8 +283,28 @@ static lks_status sum_or_mean(lksi_cpu *cpu, const lksi_args *a, int mean)
     return s == LKS_OK ? s : lksi_kernel_why(a, s, "no memory for partial sums");
 }
 
-LKSI_KERNEL(sum) { return sum_or_mean(cpu, a, 0); }
-LKSI_KERNEL(mean) { return sum_or_mean(cpu, a, 1); }
+/* The real parts, then the imaginary ones, each as a tensor of its own. */
+static lks_status sum_of_parts(lksi_cpu *cpu, const lksi_args *a, int mean)
+{
+    if (!lks_dtype_is_complex(a->in[0].dtype)) return sum_or_mean(cpu, a, mean);
+    lks_status s = LKS_OK;
+    for (int part = 0; part < 2 && s == LKS_OK; part++) {
+        lksi_args p = *a;
+        lksi_view v[2] = {a->in[0], a->out[0]};
+        for (int i = 0; i < 2; i++) {
+            v[i].dtype = v[i].dtype == LKS_C64 ? LKS_F32 : LKS_F64;
+            v[i].data = (char *)v[i].data + part * lksi_size_of[v[i].dtype];
+            for (int d = 0; d < v[i].ndim; d++) v[i].stride[d] *= 2;
+        }
+        p.in = &v[0];
+        p.out = &v[1];
+        s = sum_or_mean(cpu, &p, mean);
+    }
+    return s;
+}
+
+LKSI_KERNEL(sum) { return sum_of_parts(cpu, a, 0); }
+LKSI_KERNEL(mean) { return sum_of_parts(cpu, a, 1); }
 
 static lks_status extreme_along(lksi_cpu *cpu, const lksi_args *a, int min, const lksi_view *values,
                                 const lksi_view *index)

@@ -58,6 +58,7 @@ static lks_status load_indices(const lksi_args *a, const lksi_view *index, int64
 typedef uint16_t __attribute__((may_alias)) word2;
 typedef uint32_t __attribute__((may_alias)) word4;
 typedef uint64_t __attribute__((may_alias)) word8;
+typedef struct __attribute__((may_alias)) word16 { uint64_t a, b; } word16;
 
 static void move_elements(char *to, int64_t to_stride, const char *from, int64_t stride, int size, int64_t n)
 {
@@ -71,6 +72,7 @@ static void move_elements(char *to, int64_t to_stride, const char *from, int64_t
     case 1: MOVE(uint8_t); break;
     case 2: MOVE(word2); break;
     case 4: MOVE(word4); break;
+    case 16: MOVE(word16); break;
     default: MOVE(word8); break;
     }
 #undef MOVE

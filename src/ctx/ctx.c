@@ -210,7 +210,7 @@ static lks_status open_device(lks_context *ctx, const lks_config *config, int ki
     const lksi_backend *be;
     TRY(pick_backend(ctx, kind, &be));
     lksi_device_options o = {.threads = config ? config->threads : 0, .local_rank = ctx->local_rank,
-                             .local_size = ctx->local_size};
+                             .local_size = ctx->local_size, .module = lksi_plugin_load};
     TRY(lksi_device_open(&ctx->base, be, &o, &ctx->dev));
     ctx->threads = be->threads(ctx->dev->self);
     void *p;

@@ -16,7 +16,12 @@ typedef struct lksi_event lksi_event; /* a place in a stream */
  * and not its end. */
 #define LKSI_EVENT_EARLY 16
 
-typedef struct lksi_device_options { int threads, local_rank, local_size; } lksi_device_options;
+struct lksi_plugin;
+typedef struct lksi_device_options {
+    int threads, local_rank, local_size;
+    /* Loads a module that a backend needs for some rows; NULL, with LKSI_TEXT bytes of why. Any thread. */
+    const struct lksi_plugin *(*module)(const char *name, char *path, char *why);
+} lksi_device_options;
 
 /* Collectives between the devices of several ranks, without the host (NCCL). They are queued on the comm stream, in
  * place where in and out are the same. After each call `state` is asked until it is not 0: only then is the work in

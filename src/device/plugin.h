@@ -28,6 +28,8 @@ typedef struct lksi_plugin {
     void (*attach)(const lksi_host *host); /* once before anything else; the host lives on */
     /* Devices that can be used here; text says what they are, or why there are none. */
     int (*probe)(char *text, int bytes);
+    /* What a module that is no backend provides instead (device/fft.h). */
+    const void *service;
 } lksi_plugin;
 
 #define LKSI_PLUGIN_TEXT_(x) #x

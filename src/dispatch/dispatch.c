@@ -121,7 +121,7 @@ lks_status lks_anomaly_end(lks_context *ctx)
 static lks_status has_nan(lks_context *ctx, lks_tensor *t, int *has)
 {
     *has = 0;
-    if (t == lks_none || !lks_dtype_is_float(t->v.dtype) || !t->numel) return LKS_OK;
+    if (t == lks_none || !lksi_has_gradient(t->v.dtype) || !t->numel) return LKS_OK;
     lks_status s = lks_scope_begin(ctx);
     if (s != LKS_OK) return s;
     lks_tensor *two[2] = {t, t};
@@ -189,6 +189,15 @@ static lks_status run(lks_context *ctx, const char *where, int op, int nin, lks_
         }
     }
     for (int i = 0; i < nin; i++) vin[i] = in[i] == lks_none ? absent : in[i]->v;
+    if (!lksi_takes_complex(op))
+        for (int i = 0; i < nin + nout; i++) {
+            lks_dtype t = i < nin ? vin[i].dtype : out[i - nin] ? out[i - nin]->v.dtype : LKS_DTYPE_NONE;
+            if (lks_dtype_is_complex(t))
+                return lksi_fail(b, LKS_ERR_DTYPE, where,
+                                 "%s is not there for %s (%s %d); lks_view_as_real, lks_real, lks_imag and lks_abs "
+                                 "give real tensors",
+                                 row->name, lks_dtype_name(t), i < nin ? "input" : "output", i < nin ? i : i - nin);
+        }
     for (int i = 0; i < nout; i++) {
         if (out[i]) vout[i] = out[i]->v;
         else vout[i] = absent;
@@ -238,7 +247,7 @@ static lks_status run(lks_context *ctx, const char *where, int op, int nin, lks_
         for (int i = 5; i < nin && i < 7; i++)
             if (in[i] != lks_none) in[i]->st->version++;
     if ((row->kind == LKSI_KIND_OP || row->kind == LKSI_KIND_VIEW || row->kind == LKSI_KIND_NOGRAD) && !given &&
-        lksi_tape_wants(ctx, nin, in) && lks_dtype_is_float(out[0]->v.dtype))
+        lksi_tape_wants(ctx, nin, in) && lksi_has_gradient(out[0]->v.dtype))
         return lksi_tape_record(ctx, op, nin, in, &a.attr, nout, out);
     return LKS_OK;
 }

@@ -35,6 +35,8 @@ static lks_dtype dtype_of(const CFI_cdesc_t *a)
     case CFI_type_int32_t: return LKS_I32;
     case CFI_type_int64_t: return LKS_I64;
     case CFI_type_int8_t: return LKS_U8;
+    case CFI_type_float_Complex: return LKS_C64;
+    case CFI_type_double_Complex: return LKS_C128;
     default: return LKS_DTYPE_NONE;
     }
 }
@@ -49,7 +51,8 @@ static int read_array(lks_context *ctx, const char *where, const CFI_cdesc_t *a,
     r->numel = 1;
     r->dense = 1;
     if (r->dtype == LKS_DTYPE_NONE || r->size != lks_dtype_size(r->dtype))
-        return lks_error_raise(ctx, LKS_ERR_DTYPE, where, "arrays are real32, real64 or integers of 32 or 64 bits") > 0;
+        return lks_error_raise(ctx, LKS_ERR_DTYPE, where,
+                               "arrays are real32, real64, complex of these, or integers of 32 or 64 bits") > 0;
     if (r->rank > LKS_MAX_DIMS) return lks_error_raise(ctx, LKS_ERR_SHAPE, where, "an array of more than 8 dims") > 0;
     for (int d = 0; d < r->rank; d++) {
         r->shape[d] = a->dim[d].extent < 0 ? 0 : a->dim[d].extent;

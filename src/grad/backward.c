@@ -233,7 +233,8 @@ lks_tensor *lksi_back_in(const lksi_back *b, int i)
 lks_tensor *lksi_back_out(const lksi_back *b, int i)
 {
     lks_tensor *t = b->node->saved[b->node->nin + i].t;
-    if (!b->create_graph || !t || i) return t;
+    int live = i == 0 || (b->node->op >= 0 && lksi_rows[b->node->op].save_out & LKSI_SAVE_LIVE);
+    if (!b->create_graph || !t || !live || !lksi_has_gradient(t->v.dtype)) return t;
     /* Recorded backward: the saved output must lead back to this node. */
     lks_tensor *a = lksi_tensor_alias(t);
     if (!a) return NULL;

@@ -90,7 +90,7 @@ lks_status lksi_custom_back(lksi_back *b)
         return lksi_fail(&ctx->base, LKS_ERR_UNSUPPORTED, c->head.name, "it was given no backward");
     for (int i = 0; i < n->nout; i++) {
         const lksi_meta *m = &n->out[i];
-        if (!lks_dtype_is_float(m->dtype)) dout[i] = lks_none;
+        if (!lksi_has_gradient(m->dtype)) dout[i] = lks_none;
         else if (n->grad[i]) dout[i] = n->grad[i];
         else if (!(dout[i] = lks_zeros(ctx, m->dtype, m->ndim, m->shape))) return ctx->base.code;
     }

@@ -79,16 +79,16 @@ RULE(sub)
 
 RULE(mul)
 {
-    GIVE(0, lks_mul(b->g, lksi_back_in(b, 1)));
-    GIVE(1, lks_mul(b->g, lksi_back_in(b, 0)));
+    GIVE(0, lks_mul(b->g, lksi_conj(lksi_back_in(b, 1))));
+    GIVE(1, lks_mul(b->g, lksi_conj(lksi_back_in(b, 0))));
     return LKS_OK;
 }
 
 RULE(div)
 {
     lks_tensor *x = lksi_back_in(b, 0), *y = lksi_back_in(b, 1);
-    GIVE(0, lks_div(b->g, y));
-    GIVE(1, lks_neg(lks_mul(b->g, lks_div(lks_div(x, y), y))));
+    GIVE(0, lks_div(b->g, lksi_conj(y)));
+    GIVE(1, lks_neg(lks_mul(b->g, lksi_conj(lks_div(lks_div(x, y), y)))));
     return LKS_OK;
 }
 
@@ -110,7 +110,7 @@ RULE(affine)
 
 RULE(exp)
 {
-    GIVE(0, lks_mul(b->g, lksi_back_out(b, 0)));
+    GIVE(0, lks_mul(b->g, lksi_conj(lksi_back_out(b, 0))));
     return LKS_OK;
 }
 

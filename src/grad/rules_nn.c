@@ -39,6 +39,8 @@ static lks_status product_back(lksi_back *b, double alpha)
     if (y1) y = lks_unsqueeze(y, -1);
     if (y1) g = lks_unsqueeze(g, -1);
     if (x1) g = lks_unsqueeze(g, -2);
+    if (lksi_back_needs(b, 0)) y = lksi_conj(y);
+    if (lksi_back_needs(b, 1)) x = lksi_conj(x);
     if (!x || !y || !g) return lksi_rule_failed(b);
     if (lksi_back_needs(b, 0)) {
         lks_tensor *slot = !x1 && !y1 && x->v.ndim == 2 && y->v.ndim == 2 ? lksi_back_slot(b, 0) : NULL;

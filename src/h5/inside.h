@@ -44,5 +44,7 @@ int64_t lksi_h5_image_bytes(const lksi_h5_image *image);
 /* File and memory types; the caller closes them. */
 hid_t lksi_h5_file_type(lks_dtype dtype);
 hid_t lksi_h5_memory_type(lks_dtype dtype);
+/* A complex number as h5py writes it: a compound of r and i. */
+hid_t lksi_h5_pair(hid_t real);
 
 #endif

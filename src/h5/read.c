@@ -17,6 +17,8 @@ hid_t lksi_h5_memory_type(lks_dtype dtype)
     case LKS_I32: return H5Tcopy(H5T_NATIVE_INT32);
     case LKS_U8:
     case LKS_BOOL: return H5Tcopy(H5T_NATIVE_UINT8);
+    case LKS_C64: return lksi_h5_pair(H5T_NATIVE_FLOAT);
+    case LKS_C128: return lksi_h5_pair(H5T_NATIVE_DOUBLE);
     default: return lksi_h5_file_type(dtype);
     }
 }
@@ -58,6 +60,14 @@ static void classify(hid_t type, lksi_h5_info *info)
             info->plain = layout_dtype[i] == LKS_BF16 ? 2 : 1;
             if (order == H5T_ORDER_LE) info->dtype = layout_dtype[i];
         }
+        break;
+    }
+    case H5T_COMPOUND: {
+        info->kind = LKSI_H5_OTHER;
+        if (info->size != 8 && info->size != 16) break;
+        hid_t want = lksi_h5_file_type(info->size == 8 ? LKS_C64 : LKS_C128);
+        if (want >= 0 && H5Tequal(type, want) > 0) info->dtype = info->size == 8 ? LKS_C64 : LKS_C128;
+        if (want >= 0) H5Tclose(want);
         break;
     }
     case H5T_STRING: info->kind = H5Tis_variable_str(type) > 0 ? LKSI_H5_OTHER : LKSI_H5_TEXT; break;

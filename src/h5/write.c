@@ -29,8 +29,21 @@ hid_t lksi_h5_file_type(lks_dtype dtype)
         }
         return type;
     }
+    case LKS_C64: return lksi_h5_pair(H5T_IEEE_F32LE);
+    case LKS_C128: return lksi_h5_pair(H5T_IEEE_F64LE);
     default: return -1;
     }
+}
+
+hid_t lksi_h5_pair(hid_t real)
+{
+    size_t size = H5Tget_size(real);
+    hid_t type = size ? H5Tcreate(H5T_COMPOUND, 2 * size) : -1;
+    if (type >= 0 && (H5Tinsert(type, "r", 0, real) < 0 || H5Tinsert(type, "i", size, real) < 0)) {
+        H5Tclose(type);
+        return -1;
+    }
+    return type;
 }
 
 static hid_t text_type(size_t bytes)

@@ -180,6 +180,9 @@ lks_status lks_item(lks_tensor *t, double *value)
 {
     if (!t || !value) return LKS_ERR_ARGUMENT;
     lks_context *ctx = t->ctx;
+    if (lks_dtype_is_complex(t->v.dtype))
+        return lksi_fail(&ctx->base, LKS_ERR_DTYPE, "lks_item", "a %s is two numbers (lks_real, lks_imag)",
+                         lks_dtype_name(t->v.dtype));
     if (t->numel != 1)
         return lksi_fail(&ctx->base, LKS_ERR_SHAPE, "lks_item", "the tensor has %lld elements, not 1",
                          (long long)t->numel);

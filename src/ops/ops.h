@@ -6,6 +6,8 @@
 #define LKSI_OPS_H
 
 #include "dispatch/dispatch.h"
+#include <lockstep/fft.h>
+#include <lockstep/linalg.h>
 #include <lockstep/ops.h>
 
 /* First tensor's context; NULL if any of the n is NULL (the error is recorded already). */
@@ -25,5 +27,10 @@ lks_status lksi_leave_all(lks_context *ctx, int n, lks_tensor **t, lks_status s)
 void lksi_later_close(lks_context *ctx);
 /* x^T of the last two dims. */
 lks_tensor *lksi_mT(lks_tensor *x);
+
+/* Order of the rows that LU's pivots [..., k] leave n rows in: int64 [..., n]. */
+lks_tensor *lksi_lu_rows(lks_tensor *pivots, int64_t n);
+/* Conjugate of a complex tensor; a real one itself. NULL passes. */
+lks_tensor *lksi_conj(lks_tensor *x);
 
 #endif

@@ -62,7 +62,7 @@ static lks_status binary(lksi_args *a, lks_dtype dtype)
 }
 
 static lks_dtype promoted(const lksi_args *a) { return lksi_promote_views(&a->in[0], &a->in[1]); }
-static lks_dtype or_float(lks_dtype t) { return lks_dtype_is_float(t) ? t : LKS_F32; }
+static lks_dtype or_float(lks_dtype t) { return lks_dtype_is_float(t) || lks_dtype_is_complex(t) ? t : LKS_F32; }
 
 lks_status lksi_infer_add(lksi_args *a) { return binary(a, promoted(a)); }
 lks_status lksi_infer_mul(lksi_args *a) { return binary(a, promoted(a)); }
@@ -105,7 +105,7 @@ lks_status lksi_infer_affine(lksi_args *a)
     lks_dtype t = a->in[0].dtype;
     double scale = a->attr.affine.scale, shift = a->attr.affine.shift;
     if (t == LKS_BOOL) return lksi_why(a, LKS_ERR_DTYPE, "arithmetic with numbers on bool; cast it first");
-    if (!lks_dtype_is_float(t) && (!integral(scale) || !integral(shift)))
+    if (!lks_dtype_is_float(t) && !lks_dtype_is_complex(t) && (!integral(scale) || !integral(shift)))
         return lksi_why(a, LKS_ERR_ARGUMENT, "%g x + %g on %s: integers need whole numbers; cast to a float first",
                         scale,
                         shift, lks_dtype_name(t));
@@ -144,6 +144,17 @@ lks_status lksi_infer_fake_quantize_per_tensor_affine(lksi_args *a)
         return lksi_why(a, LKS_ERR_DTYPE, "x is %s; a floating dtype is needed", lks_dtype_name(a->in[0].dtype));
     return unary(a, a->in[0].dtype);
 }
+
+/* --- complex --- */
+
+static lks_dtype part_of(lks_dtype t) { return t == LKS_C128 ? LKS_F64 : t == LKS_C64 ? LKS_F32 : or_float(t); }
+static lks_dtype pair_of(lks_dtype t) { return t == LKS_F64 ? LKS_C128 : LKS_C64; }
+
+lks_status lksi_infer_conj(lksi_args *a) { return unary(a, a->in[0].dtype); }
+lks_status lksi_infer_complex_abs(lksi_args *a) { return unary(a, part_of(a->in[0].dtype)); }
+lks_status lksi_infer_angle(lksi_args *a) { return unary(a, part_of(a->in[0].dtype)); }
+lks_status lksi_infer_complex(lksi_args *a) { return binary(a, pair_of(promoted(a))); }
+lks_status lksi_infer_polar(lksi_args *a) { return binary(a, pair_of(promoted(a))); }
 
 /* --- formulas of scalar.def --- */
 

@@ -10,7 +10,7 @@ static lks_status same_float(lksi_args *a, const lksi_view *x, const lksi_view *
     if (x->dtype != y->dtype)
         return lksi_why(a, LKS_ERR_DTYPE, "products of unlike dtypes: %s @ %s", lks_dtype_name(x->dtype),
                         lks_dtype_name(y->dtype));
-    if (!lks_dtype_is_float(x->dtype))
+    if (!lks_dtype_is_float(x->dtype) && !lks_dtype_is_complex(x->dtype))
         return lksi_why(a, LKS_ERR_DTYPE, "products need a floating dtype, these are %s", lks_dtype_name(x->dtype));
     return LKS_OK;
 }

@@ -34,7 +34,11 @@ lks_status lksi_infer_sum(lksi_args *a)
     int dtype = a->attr.reduce.dtype;
     lks_status s = check_reduce(a);
     if (s) return s;
-    a->out[0].dtype = dtype != LKS_DTYPE_NONE ? dtype : lks_dtype_is_float(x->dtype) ? x->dtype : LKS_I64;
+    int complex = lks_dtype_is_complex(x->dtype);
+    if (dtype != LKS_DTYPE_NONE && complex != lks_dtype_is_complex(dtype))
+        return lksi_why(a, LKS_ERR_DTYPE, "%s as %s: convert it first (lks_to)", lks_dtype_name(x->dtype),
+                        lks_dtype_name(dtype));
+    a->out[0].dtype = dtype != LKS_DTYPE_NONE ? dtype : lks_dtype_is_float(x->dtype) || complex ? x->dtype : LKS_I64;
     reduced_shape(&a->out[0], x, a->attr.reduce.mask, a->attr.reduce.keepdim);
     return LKS_OK;
 }
@@ -45,7 +49,10 @@ lks_status lksi_infer_mean(lksi_args *a)
     lks_status s = check_reduce(a);
     if (s) return s;
     int dtype = a->attr.reduce.dtype != LKS_DTYPE_NONE ? a->attr.reduce.dtype : x->dtype;
-    if (!lks_dtype_is_float(dtype))
+    if (lks_dtype_is_complex(x->dtype) != lks_dtype_is_complex(dtype))
+        return lksi_why(a, LKS_ERR_DTYPE, "%s as %s: convert it first (lks_to)", lks_dtype_name(x->dtype),
+                        lks_dtype_name(dtype));
+    if (!lks_dtype_is_float(dtype) && !lks_dtype_is_complex(dtype))
         return lksi_why(a, LKS_ERR_DTYPE, "mean of %s; give a floating dtype for the result", lks_dtype_name(dtype));
     a->out[0].dtype = dtype;
     reduced_shape(&a->out[0], x, a->attr.reduce.mask, a->attr.reduce.keepdim);

@@ -128,3 +128,42 @@ lks_status lksi_infer_slice(lksi_args *a)
     if (lksi_numel(y) > 0) y->data = (char *)x->data + start * x->stride[d] * lks_dtype_size(x->dtype);
     return LKS_OK;
 }
+
+lks_status lksi_infer_view_as_real(lksi_args *a)
+{
+    const lksi_view *x = &a->in[0];
+    lksi_view *y = &a->out[0];
+    if (!lks_dtype_is_complex(x->dtype))
+        return lksi_why(a, LKS_ERR_DTYPE, "%s has no parts; a complex tensor is needed", lks_dtype_name(x->dtype));
+    if (x->ndim == LKS_MAX_DIMS) return lksi_why(a, LKS_ERR_SHAPE, "%d dims; there is no place for one more", x->ndim);
+    *y = *x;
+    y->dtype = x->dtype == LKS_C64 ? LKS_F32 : LKS_F64;
+    for (int d = 0; d < x->ndim; d++) y->stride[d] = 2 * x->stride[d];
+    y->shape[y->ndim] = 2;
+    y->stride[y->ndim++] = 1;
+    return LKS_OK;
+}
+
+lks_status lksi_infer_as_complex(lksi_args *a)
+{
+    const lksi_view *x = &a->in[0];
+    lksi_view *y = &a->out[0];
+    int n = x->ndim - 1;
+    char s[200];
+    if (x->dtype != LKS_F32 && x->dtype != LKS_F64)
+        return lksi_why(a, LKS_ERR_DTYPE, "pairs of %s are no complex numbers here; float32 or float64 is needed",
+                        lks_dtype_name(x->dtype));
+    int fits = n >= 0 && x->shape[n] == 2 && x->stride[n] == 1;
+    for (int d = 0; fits && d < n; d++) fits = x->stride[d] % 2 == 0 || x->shape[d] == 1;
+    int64_t bytes = 2 * lks_dtype_size(x->dtype);
+    if (!fits || (lksi_numel(x) && (intptr_t)x->data % (bytes > 8 ? 8 : bytes)))
+        return lksi_why(a, LKS_ERR_SHAPE,
+                        "%s is not seen as pairs: the last dim must have size 2 and stride 1, the others even strides "
+                        "(lks_contiguous)",
+                        lksi_shape_text(x, s, sizeof s));
+    *y = *x;
+    y->ndim = n;
+    y->dtype = x->dtype == LKS_F32 ? LKS_C64 : LKS_C128;
+    for (int d = 0; d < n; d++) y->stride[d] = x->stride[d] / 2;
+    return LKS_OK;
+}

@@ -46,6 +46,17 @@ const lksi_row lksi_rows[LKSI_OP_COUNT] = {
 #undef OP_COMPOSITE
 };
 
+int lksi_takes_complex(int op)
+{
+    switch (op) {
+#define COMPLEX(name) case LKSI_OP_##name:
+#include "table/complex.def"
+#undef COMPLEX
+        return 1;
+    }
+    return 0;
+}
+
 int lksi_row_named(const char *name)
 {
     static const struct { const char *alias, *name; } aliases[] = {
@@ -124,10 +135,10 @@ int lksi_broadcast(const lksi_view *a, const lksi_view *b, lksi_view *out)
     return 1;
 }
 
-/* 0 bool, 1 integer, 2 float */
+/* 0 bool, 1 integer, 2 float, 3 complex */
 static int category(lks_dtype t)
 {
-    return lks_dtype_is_float(t) ? 2 : t == LKS_BOOL ? 0 : 1;
+    return lks_dtype_is_complex(t) ? 3 : lks_dtype_is_float(t) ? 2 : t == LKS_BOOL ? 0 : 1;
 }
 
 lks_dtype lksi_promote_views(const lksi_view *a, const lksi_view *b)
@@ -137,6 +148,8 @@ lks_dtype lksi_promote_views(const lksi_view *a, const lksi_view *b)
     const lksi_view *wide = a0 ? b : a, *zero = a0 ? a : b;
     /* A 0-dim tensor only widens to a higher category. */
     if (category(zero->dtype) <= category(wide->dtype)) return wide->dtype;
+    if (lks_dtype_is_complex(zero->dtype) && lks_dtype_is_float(wide->dtype))
+        return wide->dtype == LKS_F64 ? LKS_C128 : LKS_C64;
     return zero->dtype;
 }
 

@@ -31,6 +31,8 @@ enum lksi_kind { LKSI_KIND_OP, LKSI_KIND_NOGRAD, LKSI_KIND_VIEW, LKSI_KIND_INPLA
  * be read. Absent inputs have ndim -1. */
 typedef lks_status (*lksi_infer_fn)(lksi_args *a);
 
+/* In save_out: the saved outputs after the first have gradients, too (otherwise they are statistics). */
+#define LKSI_SAVE_LIVE 0x100
 typedef struct lksi_row {
     const char *name, *schema;
     int kind, min_in, max_in, nout;
@@ -40,6 +42,8 @@ typedef struct lksi_row {
 } lksi_row;
 
 extern const lksi_row lksi_rows[LKSI_OP_COUNT];
+/* 1 if the row works on complex tensors (complex.def). */
+int lksi_takes_complex(int op);
 /* Row of a name or of an alias (aliases.def); -1: there is none. */
 int lksi_row_named(const char *name);
 

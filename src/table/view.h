@@ -67,6 +67,9 @@ typedef union lksi_attr {
     struct { int32_t dim, descending; int64_t k; } sort;                              /* k: how many are kept */
     struct { double p; } distance;
     struct { int32_t n, accumulate; } put;                                            /* n index tensors */
+    struct { int32_t n, inverse, dims[LKS_MAX_DIMS]; int64_t last; double scale; } fft; /* last: size of c2r's result */
+    /* mode: of qr and svd; vectors: wanted; check: a failed matrix is an error; n: rows */
+    struct { int32_t upper, transpose, unit, left, mode, vectors, check; int64_t n; double rcond; } linalg;
     struct { int64_t i[12]; double f[6]; } raw; /* optimizer rows: see src/table/step.h */
 } lksi_attr;
 

@@ -141,7 +141,7 @@ static lksi_node *node_new(lks_context *ctx, const shape_of_op *o, lks_tensor *c
 /* Statistics (outputs after the first that backward reads) are no one else's: saved as they are. */
 static int differentiable(const shape_of_op *o, int i, const lks_tensor *t)
 {
-    return lks_dtype_is_float(t->v.dtype) && !(o->save_out >> i & 1 && i > 0);
+    return lksi_has_gradient(t->v.dtype) && (i == 0 || !(o->save_out >> i & 1) || o->save_out & LKSI_SAVE_LIVE);
 }
 
 static int is_leaf(const lks_tensor *t)
@@ -309,9 +309,9 @@ lks_status lks_set_requires_grad(lks_tensor *t, int on)
     if (!t || t == lks_none) return LKS_ERR_ARGUMENT;
     lksi_base *b = &t->ctx->base;
     char text[256];
-    if (on && !lks_dtype_is_float(t->v.dtype))
-        return lksi_fail(b, LKS_ERR_DTYPE, "lks_set_requires_grad", "%s: only floating tensors have gradients",
-                         lksi_tensor_text(t, text, sizeof text));
+    if (on && !lksi_has_gradient(t->v.dtype))
+        return lksi_fail(b, LKS_ERR_DTYPE, "lks_set_requires_grad",
+                         "%s: gradients are for floating and complex tensors", lksi_tensor_text(t, text, sizeof text));
     if (t->node)
         return lksi_fail(b, LKS_ERR_STATE, "lks_set_requires_grad",
                          "%s was made by %s and is not a leaf (lks_detach makes one)",

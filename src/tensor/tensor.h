@@ -124,6 +124,11 @@ void lksi_tensor_forget(lks_tensor *t);
 /* Checks an element count and byte size; where: for the error. */
 lks_status lksi_check_shape(lks_context *ctx, const char *where, lks_dtype dtype, int ndim, const int64_t *shape,
                             int64_t *numel);
+/* 1 for the dtypes that gradients are of: floating and complex ones. */
+static inline int lksi_has_gradient(lks_dtype dtype)
+{
+    return lks_dtype_is_float(dtype) || lks_dtype_is_complex(dtype);
+}
 /* Fills v (row-major). */
 void lksi_view_init(lksi_view *v, lks_dtype dtype, int ndim, const int64_t *shape);
 /* "bfloat16[2,3]" for error texts. */

@@ -116,3 +116,64 @@ AS_IF([test "$have_cblas" = no], [
 AM_CONDITIONAL([HAVE_CBLAS], [test "$have_cblas" != no])
 LKS_REPORT([CBLAS], [$have_cblas], [slower float64 products (libopenblas-dev)])
 ])
+
+# LKS_LAPACKE - LAPACK by its C interface: LAPACKE_CFLAGS, LAPACKE_LIBS, HAVE_LAPACKE.
+AC_DEFUN([LKS_LAPACKE], [
+AC_ARG_VAR([LAPACKE_CFLAGS], [compile flags of LAPACKE])
+AC_ARG_VAR([LAPACKE_LIBS], [link flags of LAPACKE, overriding the search])
+AC_ARG_WITH([lapacke], [AS_HELP_STRING([--without-lapacke], [no linear algebra])], [], [with_lapacke=auto])
+have_lapacke=no
+AS_IF([test "x$with_lapacke" != xno], [
+  sv_CPPFLAGS=$CPPFLAGS sv_LIBS=$LIBS
+  AS_IF([test "x$LAPACKE_LIBS" != x], [lks_try=given], [lks_try="cblas lapacke -llapacke"])
+  for pc in $lks_try; do
+    AS_IF([test "$have_lapacke" = no], [
+      AS_CASE([$pc],
+        [given], [lks_c=$LAPACKE_CFLAGS lks_l=$LAPACKE_LIBS],
+        [cblas], [lks_c=$CBLAS_CFLAGS lks_l=$CBLAS_LIBS],
+        [-l*], [lks_c= lks_l=$pc],
+        [lks_c=`$PKG_CONFIG --cflags $pc 2>/dev/null` lks_l=`$PKG_CONFIG --libs $pc 2>/dev/null`])
+      AS_IF([test "x$lks_l" != x], [
+        AC_MSG_CHECKING([for LAPACKE in $pc])
+        CPPFLAGS="$sv_CPPFLAGS $lks_c" LIBS="$lks_l $CBLAS_LIBS $sv_LIBS"
+        AC_LINK_IFELSE([AC_LANG_PROGRAM([[#include <lapacke.h>
+#if defined LAPACK_ILP64
+#error 64-bit integers
+#endif]], [[double x = 1;
+          return LAPACKE_dpotrf_work(LAPACK_COL_MAJOR, 'L', 1, &x, 1);]])],
+          [have_lapacke=$pc LAPACKE_CFLAGS=$lks_c LAPACKE_LIBS=$lks_l])
+        AC_MSG_RESULT([`test "$have_lapacke" = no && echo no || echo yes`])])])
+  done
+  CPPFLAGS=$sv_CPPFLAGS LIBS=$sv_LIBS])
+AS_IF([test "$have_lapacke" = no], [
+  AS_IF([test "x$with_lapacke" = xyes], [AC_MSG_ERROR([LAPACKE was asked for and not found (Debian: liblapacke-dev)])])
+  LAPACKE_CFLAGS= LAPACKE_LIBS=
+], [AC_DEFINE([HAVE_LAPACKE], [1], [LAPACKE is there])
+  AS_IF([test "$have_lapacke" = cblas], [have_lapacke="with CBLAS"])])
+LKS_REPORT([LAPACKE], [$have_lapacke], [no linear algebra (liblapacke-dev)])
+])
+
+# LKS_FFTW - FFTW 3 in both precisions, for the module alone: FFTW_CFLAGS, FFTW_LIBS, HAVE_FFTW.
+AC_DEFUN([LKS_FFTW], [
+AC_ARG_VAR([FFTW_CFLAGS], [compile flags of FFTW])
+AC_ARG_VAR([FFTW_LIBS], [link flags of FFTW (both precisions), default -lfftw3 -lfftw3f])
+AC_ARG_WITH([fftw], [AS_HELP_STRING([--without-fftw], [no Fourier transforms])], [], [with_fftw=auto])
+have_fftw=no
+AS_IF([test "x$with_fftw" != xno && test "x$enable_shared" != xno], [
+  AS_IF([test "x$FFTW_LIBS" = x], [AS_IF([$PKG_CONFIG --exists fftw3 fftw3f],
+    [FFTW_CFLAGS=`$PKG_CONFIG --cflags fftw3` FFTW_LIBS=`$PKG_CONFIG --libs fftw3 fftw3f`],
+    [FFTW_LIBS="-lfftw3 -lfftw3f"])])
+  sv_CPPFLAGS=$CPPFLAGS sv_LIBS=$LIBS
+  CPPFLAGS="$CPPFLAGS $FFTW_CFLAGS" LIBS="$FFTW_LIBS -lm $LIBS"
+  AC_MSG_CHECKING([for FFTW 3])
+  AC_LINK_IFELSE([AC_LANG_PROGRAM([[#include <fftw3.h>]], [[fftw_destroy_plan(0); fftwf_destroy_plan(0);]])],
+    [have_fftw=yes])
+  AC_MSG_RESULT([$have_fftw])
+  CPPFLAGS=$sv_CPPFLAGS LIBS=$sv_LIBS])
+AS_IF([test $have_fftw = no], [
+  AS_IF([test "x$with_fftw" = xyes], [AC_MSG_ERROR([FFTW was asked for and not found, or there are no shared libraries (Debian: libfftw3-dev)])])])
+AM_CONDITIONAL([HAVE_FFTW], [test $have_fftw = yes])
+AC_SUBST([FFTW_CFLAGS])
+AC_SUBST([FFTW_LIBS])
+LKS_REPORT([FFTW], [$have_fftw], [no Fourier transforms (libfftw3-dev); its module is under FFTW's licence, the GPL])
+])
