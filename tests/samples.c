@@ -173,11 +173,12 @@ CALL(do_eigvalsh) {
     lks_tensor *x = well(in[0]);
     return lks_linalg_eigvalsh(lks_add(x, lks_transpose(x, -1, -2)), 0);
 }
-CALL(do_eigvals)
+CALL(do_eigvals) /* the sum of their squares, whatever their order */
 {
     NOT_USED;
-    lks_tensor *w = lks_linalg_eigvals(well(in[0]));
-    return pairs(lks_sum(lks_mul(w, lks_mul(w, w)), 1, (int[]){-1}, 0, LKS_DTYPE_NONE)); /* whatever their order */
+    lks_tensor *x = well(in[0]), *apart = x ? lks_diag(lks_arange(lks_context_of(x), lks_dtype_of(x), 3), 0) : NULL;
+    lks_tensor *w = lks_linalg_eigvals(lks_add(x, lks_mul_scalar(apart, 2)));
+    return pairs(lks_sum(lks_mul(w, w), 1, (int[]){-1}, 0, LKS_DTYPE_NONE));
 }
 CALL(do_lstsq)
 {
