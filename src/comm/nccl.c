@@ -15,8 +15,8 @@
 #include <string.h>
 #include <time.h>
 
-#define LOOK 0.05   /* seconds between questions for asynchronous errors */
-#define REMEMBER 64 /* operations whose events are kept at most */
+#define LOOK 0.05     /* seconds between questions for asynchronous errors */
+#define REMEMBER 1024 /* operations whose events are kept at most */
 
 /* An operation in the stream. */
 typedef struct op {
@@ -204,7 +204,9 @@ static lks_status idle(void *user, double waited)
     nccl *t = user;
     lksi_comm *c = t->c;
     lksi_device *d = c->dev;
-    if (t->giving_up) return LKS_OK;
+    int down = 0;
+    MPI_Finalized(&down);
+    if (t->giving_up || down) return LKS_OK;
     /* The communicator broke before: nothing in the streams waits for others, and memory can still be read. */
     if (t->gone && lksi_now() - waited >= t->gone_at) return LKS_OK;
     lksi_request *outer = lksi_engine_waiting(c, &t->now);
@@ -239,6 +241,10 @@ static void nccl_close(void *self)
     nccl *t = self;
     lksi_comm *c = t->c;
     lksi_device *d = c->dev;
+    /* What is under way uses memory that goes now; a rank that does not come breaks the communicator. */
+    if (t->last && !lksi_engine_broken(c) && lksi_device_event_wait(d, t->last->ended) != LKS_OK &&
+        !lksi_engine_broken(c))
+        (void)lksi_engine_break(c, LKS_ERR_DEVICE, 1, "lks_context_destroy", "NCCL does not end");
     d->idle = NULL;
     if (lksi_engine_broken(c)) nccl_abort(t);
     if (t->group && !t->gone) t->ops->close(t->group, c->base->deadline < 10 ? c->base->deadline : 10);

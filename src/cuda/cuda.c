@@ -708,7 +708,8 @@ static lks_status cuda_event_for(void *self, void **event)
 static int cuda_event_done(void *self, lksi_event *e)
 {
     lksi_cuda *c = self;
-    if (gathered(c, e)) return 0;
+    /* Somebody waits for what was not even launched. */
+    if (gathered(c, e) && cuda_graph_end(c) != LKS_OK) return LKS_ERR_DEVICE;
     int was = lksi_cuda_enter(c);
     cudaError_t s = cudaEventQuery(e->event);
     int done = s == cudaSuccess ? 1 : s == cudaErrorNotReady ? 0 : check(c, s, "a queued kernel");

@@ -290,7 +290,7 @@ void lks_optim_destroy(lks_optim **popt)
     lksi_device *d = opt->ctx->dev;
     for (int i = 0; i < LKSI_STEP_RING; i++) {
         if (!opt->event[i]) continue;
-        d->be->event_wait(d->self, opt->event[i]); /* the copy into the ring may be under way */
+        (void)lksi_device_event_wait(d, opt->event[i]); /* the copy into the ring may be under way */
         d->be->event_destroy(d->self, opt->event[i]);
     }
     if (opt->ring) d->be->host_free(d->self, opt->ring, LKSI_STEP_RING * (int64_t)sizeof *opt->ring);
