@@ -611,13 +611,18 @@ static double *gather(strip *s, const double *u)
     return all;
 }
 
-static void panel(FILE *f, const char *title, const double *v, const double *minus, const char *palette)
+/* Of the solver's range, or of their own where something is taken off. */
+static void panel(FILE *f, const char *title, const double *v, const double *minus, const double *range,
+                  const char *palette)
 {
-    fprintf(f, "set title '%s'\n%s\nplot '-' matrix with image notitle\n", title, palette);
+    double most = 1e-12;
+    for (int i = 0; i < o.nx * o.ny; i++) most = fmax(most, fabs(minus ? v[i] - minus[i] : range[i]));
+    fprintf(f, "set title '%s'\nset cbrange [%.4g:%.4g]\n%s\nplot '-' matrix with image notitle\n", title, -most, most,
+            palette);
     for (int j = 0; j < o.ny; j++)
         for (int i = 0; i < o.nx; i++)
             fprintf(f, "%.4g%c", v[j * o.nx + i] - (minus ? minus[j * o.nx + i] : 0), i < o.nx - 1 ? ' ' : '\n');
-    fprintf(f, "e\ne\n");
+    fprintf(f, "e\n");
 }
 
 static void picture(const double *truth, const double *guess)
@@ -627,12 +632,12 @@ static void picture(const double *truth, const double *guess)
     FILE *f = popen("gnuplot 2>/dev/null", "w");
     if (!f) return;
     fprintf(f,
-            "set terminal png size 1200,380 font 'sans,10'\nset output '%s'\nset multiplot layout 1,3\n"
-            "set size ratio -1\nunset tics\nset xrange [-0.5:%d-0.5]\nset yrange [-0.5:%d-0.5]\n",
+            "set terminal png truecolor size 1200,380 font 'sans,10'\nset output '%s'\nset multiplot layout 1,3\n"
+            "set size ratio -1\nunset tics\nset cbtics\nset xrange [-0.5:%d-0.5]\nset yrange [-0.5:%d-0.5]\n",
             o.picture, o.nx, o.ny);
-    panel(f, "solver", truth, NULL, "set palette rgbformulae 33,13,10");
-    panel(f, "solver and surrogate", guess, NULL, "set palette rgbformulae 33,13,10");
-    panel(f, "difference", guess, truth, "set palette defined (-1 'blue', 0 'white', 1 'red')");
+    panel(f, "solver", truth, NULL, truth, "set palette rgbformulae 33,13,10");
+    panel(f, "solver and surrogate", guess, NULL, truth, "set palette rgbformulae 33,13,10");
+    panel(f, "difference", guess, truth, NULL, "set palette defined (-1 'blue', 0 'white', 1 'red')");
     fprintf(f, "unset multiplot\n");
     int failed = pclose(f);
     signal(SIGPIPE, SIG_DFL);
