@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * forecast.c - an LSTM learns to forecast a flow: sequences of states of Burgers' equation u_t + u u_x = nu u_xx, made
- * by the solver below as training goes, each state to be predicted from those before it. Runs on any number of ranks:
+ * forecast.c - an LSTM or a Fourier neural operator learns to forecast a flow: sequences of states of Burgers' equation
+ * u_t + u u_x = nu u_xx, made by the solver below as training goes, each state to be predicted, by the LSTM from those
+ * before it, by the operator from the last one. Runs on any number of ranks:
  *
- *   mpirun -n 2 jobs/forecast [STEPS [cpu|cuda]]
+ *   mpirun -n 2 jobs/forecast [STEPS [cpu|cuda [lstm|operator]]]
  *
  * Prints the error of the forecast beside that of assuming that nothing changes, on sequences never trained on.
  */
@@ -12,8 +13,10 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
-enum { POINTS = 32, STATES = 17, BATCH = 8, HIDDEN = 96, SUBSTEPS = 10, HELD_OUT = 64 };
+enum { POINTS = 32, STATES = 17, BATCH = 8, HIDDEN = 96, SUBSTEPS = 10, HELD_OUT = 64,
+       CHANNELS = 16, MODES = 12, LAYERS = 2 };
 static const double pi = 3.14159265358979324, nu = 0.1, dt = 0.01;
 
 /* A scattered number in [0, 1) for each k. */
@@ -45,12 +48,51 @@ static void solve(uint64_t seed, float (*states)[POINTS])
     }
 }
 
-typedef struct net { lks_module *lstm, *head; } net;
+/* lstm: and head. Otherwise lift, layers of spectral weights and a linear path, head. */
+typedef struct net {
+    lks_module *lstm, *lift, *path[LAYERS], *head;
+    lks_tensor *spectral[LAYERS]; /* [MODES, CHANNELS, CHANNELS, 2]: complex numbers; the set's */
+} net;
+
+static lks_status build(lks_params *ps, int operator, net *f)
+{
+    int64_t shape[4] = {MODES, CHANNELS, CHANNELS, 2};
+    lks_status s;
+    char name[32];
+    if (!operator) {
+        s = lks_lstm_create(ps, "lstm", POINTS, HIDDEN, 1, 0, 0, &f->lstm);
+        return s == LKS_OK ? lks_linear_create(ps, "head", HIDDEN, POINTS, 1, &f->head) : s;
+    }
+    s = lks_linear_create(ps, "lift", 2, CHANNELS, 1, &f->lift);
+    for (int l = 0; l < LAYERS && s == LKS_OK; l++) {
+        snprintf(name, sizeof name, "spectral.%d", l);
+        s = lks_params_add(ps, name, LKS_F32, 4, shape, &f->spectral[l]);
+        if (s == LKS_OK) s = lks_init_normal(f->spectral[l], 0.5 / CHANNELS);
+        snprintf(name, sizeof name, "path.%d", l);
+        if (s == LKS_OK) s = lks_linear_create(ps, name, CHANNELS, CHANNELS, 1, &f->path[l]);
+    }
+    return s == LKS_OK ? lks_linear_create(ps, "head", CHANNELS, 1, 1, &f->head) : s;
+}
+
+/* h [B, POINTS, CHANNELS]: its lowest frequencies, each times a matrix of its own (Li et al., 2021). */
+static lks_tensor *spectral(lks_tensor *h, lks_tensor *w)
+{
+    static const int to[3] = {1, 0, 2};
+    lks_tensor *low = lks_narrow(lks_fft_rfft(h, POINTS, 1, LKS_FFT_ORTHO), 1, 0, MODES);
+    lks_tensor *y = lks_matmul(lks_permute(low, 3, to), lks_view_as_complex(w));
+    return lks_fft_irfft(lks_permute(y, 3, to), POINTS, 1, LKS_FFT_ORTHO);
+}
 
 /* The change to the state that follows each of x [N, T, POINTS]. */
 static lks_tensor *change(const net *f, lks_tensor *x)
 {
-    return lks_module_forward(f->head, lks_module_forward(f->lstm, x));
+    if (f->lstm) return lks_module_forward(f->head, lks_module_forward(f->lstm, x));
+    int64_t flat[3] = {lks_dim(x, 0) * lks_dim(x, 1), POINTS, 1};
+    lks_tensor *u = lks_reshape(x, 3, flat), *both[2] = {u, lks_mul(u, u)};
+    lks_tensor *h = lks_module_forward(f->lift, lks_cat(2, both, 2));
+    for (int l = 0; l < LAYERS; l++)
+        h = lks_gelu(lks_add(spectral(h, f->spectral[l]), lks_module_forward(f->path[l], h)), 1);
+    return lks_reshape(lks_module_forward(f->head, h), 3, lks_shape(x));
 }
 
 /* n flows from seed on: x all states but the last, d the changes after them. */
@@ -95,15 +137,14 @@ int main(int argc, char **argv)
     lks_params *ps = NULL;
     lks_optim *opt = NULL;
     lks_dp *dp = NULL;
-    net f = {NULL, NULL};
+    net f = {NULL};
     double ratio = 0;
     lks_status s;
 
     lks_config_set_device(config, argc > 2 ? argv[2] : "cpu");
     LKS_TRY(s, out, lks_context_create(MPI_COMM_NULL, config, &ctx));
     LKS_TRY(s, out, lks_params_create(ctx, &ps));
-    LKS_TRY(s, out, lks_lstm_create(ps, "lstm", POINTS, HIDDEN, 1, 0, 0, &f.lstm));
-    LKS_TRY(s, out, lks_linear_create(ps, "head", HIDDEN, POINTS, 1, &f.head));
+    LKS_TRY(s, out, build(ps, argc > 3 && !strcmp(argv[3], "operator"), &f));
     LKS_TRY(s, out, lks_optim_create(ps, LKS_ADAM, &opt));
     LKS_TRY(s, out, lks_optim_set_lr(opt, -1, 0.01));
     LKS_TRY(s, out, lks_optim_set_schedule(opt, LKS_SCHEDULE_COSINE, steps / 20, steps, 0.01, 0, 1));
@@ -135,6 +176,8 @@ out:
     lks_optim_destroy(&opt);
     lks_module_destroy(&f.head);
     lks_module_destroy(&f.lstm);
+    lks_module_destroy(&f.lift);
+    for (int l = 0; l < LAYERS; l++) lks_module_destroy(&f.path[l]);
     lks_params_destroy(&ps);
     lks_context_destroy(&ctx);
     lks_finalize();
