@@ -61,17 +61,20 @@ static int is_awaited(const char *name)
     return 0;
 }
 
-/* The first sample of a row that has elements and is not large. */
+/* The first sample of a row that has elements and is not large; of several rows only if there is no other. */
 static const sample *sample_of(const char *row)
 {
+    const sample *composite = NULL;
     for (int i = 0; i < sample_count; i++) {
         const sample *s = &samples[i];
         int64_t n = 1;
         for (int k = 0; k < s->nin; k++)
             for (int d = 0; d < s->in[k].ndim; d++) n *= s->in[k].shape[d];
-        if (!strcmp(s->row, row) && !(s->flags & LARGE) && n) return s;
+        if (strcmp(s->row, row) || s->flags & LARGE || !n) continue;
+        if (!(s->flags & COMPOSITE)) return s;
+        if (!composite) composite = s;
     }
-    return NULL;
+    return composite;
 }
 
 /* Inputs in dtype; the second and later floating ones in `rest`. */
