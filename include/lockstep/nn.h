@@ -17,7 +17,7 @@ extern "C" {
 #endif
 
 /* --- parameter sets --------------------------------------------------------------------------------------------- */
-
+/* An empty set. Local. */
 LKS_API lks_status lks_params_create(lks_context *ctx, lks_params **ps);
 /* Frees set and tensors; modules built on it must be freed before. *ps becomes NULL; NULL is fine. Local. */
 LKS_API void lks_params_destroy(lks_params **ps);
