@@ -544,48 +544,447 @@ CALL(do_lstm_cell)
     return lks_lstm_cell(x[0], x[1], x[2], x[3], x[4], x[5], x[6], &y[0], &y[1]) == LKS_OK ? 2 : 0;
 }
 
+/* --- complex tensors, Fourier transforms, linear algebra: fft.h5. Complex ones go in and out as real ones. --- */
+
+static lks_tensor *pair_of(lks_tensor *const *x) { return lks_complex(x[0], x[1]); }
+static int parts(lks_tensor **y, lks_tensor *z) { return one(y, lks_view_as_real(z)); }
+CALL(do_complex) { NOT_USED; return parts(y, pair_of(x)); }
+CALL(do_view_as_real) { NOT_USED; return parts(y, lks_mul(pair_of(x), pair_of(x))); }
+CALL(do_view_as_complex)
+{
+    NOT_USED;
+    lks_tensor *z = lks_view_as_complex(x[0]), *zero = lks_zeros(lks_context_of(x[0]), lks_dtype_of(x[0]), 0, NULL);
+    return parts(y, lks_div(lks_complex(zero, lks_add_scalar(zero, 1)), z));
+}
+CALL(do_real) { NOT_USED; return one(y, lks_real(lks_matmul(pair_of(x), pair_of(x + 2)))); }
+CALL(do_imag) { NOT_USED; return one(y, lks_imag(lks_div(pair_of(x), lks_complex(x[1], x[0])))); }
+CALL(do_conj) { NOT_USED; return parts(y, lks_mul(lks_conj(pair_of(x)), lks_exp(pair_of(x)))); }
+CALL(do_polar) { NOT_USED; return parts(y, lks_polar(x[0], x[1])); }
+CALL(do_angle) { NOT_USED; return one(y, lks_angle(pair_of(x))); }
+
+/* give: what becomes of the result; make: what goes in. */
+#define TRANSFORM(name, give, make)                                                                            \
+    CALL(do_fft_##name)                                                                                        \
+    {                                                                                                          \
+        NOT_USED;                                                                                              \
+        return give(y, lks_fft_##name(make, INT(n), INT(dim), INT(norm)));                                     \
+    }                                                                                                          \
+    CALL(do_fft_##name##2)                                                                                     \
+    {                                                                                                          \
+        int d[LKS_MAX_DIMS];                                                                                   \
+        int64_t s[LKS_MAX_DIMS];                                                                               \
+        NOT_USED;                                                                                              \
+        arg_list(a, "sizes", s), dims_of(a, "dims", d);                                                        \
+        return give(y, lks_fft_##name##2(make, s, d, INT(norm)));                                              \
+    }                                                                                                          \
+    CALL(do_fft_##name##n)                                                                                     \
+    {                                                                                                          \
+        int d[LKS_MAX_DIMS];                                                                                   \
+        int64_t s[LKS_MAX_DIMS];                                                                               \
+        (void)n;                                                                                               \
+        arg_list(a, "sizes", s);                                                                               \
+        return give(y, lks_fft_##name##n(make, dims_of(a, "dims", d), s, d, INT(norm)));                       \
+    }
+TRANSFORM(fft, parts, pair_of(x))
+TRANSFORM(ifft, parts, pair_of(x))
+TRANSFORM(rfft, parts, x[0])
+TRANSFORM(irfft, one, pair_of(x))
+TRANSFORM(hfft, one, pair_of(x))
+TRANSFORM(ihfft, parts, x[0])
+CALL(do_fft_fftshift) { int d[LKS_MAX_DIMS]; (void)n; return one(y, lks_fft_fftshift(x[0], dims_of(a, "dims", d), d)); }
+CALL(do_fft_ifftshift)
+{
+    int d[LKS_MAX_DIMS];
+    (void)n;
+    return one(y, lks_fft_ifftshift(x[0], dims_of(a, "dims", d), d));
+}
+CALL(do_fft_fftfreq) {
+    NOT_USED;
+    return one(y, lks_fft_fftfreq(lks_context_of(x[0]), lks_dtype_of(x[0]), INT(n), NUM(d)));
+}
+CALL(do_fft_rfftfreq)
+{
+    NOT_USED;
+    return one(y, lks_fft_rfftfreq(lks_context_of(x[0]), lks_dtype_of(x[0]), INT(n), NUM(d)));
+}
+static lks_tensor *short_time(const char *a, lks_tensor *const *x)
+{
+    return lks_stft(x[0], INT(n), INT(hop), INT(length), x[1],
+                    LKS_STFT_CENTER | (INT(normalized) ? LKS_STFT_NORMALIZED : 0));
+}
+CALL(do_stft) { (void)n; return parts(y, short_time(a, x)); }
+CALL(do_istft)
+{
+    (void)n;
+    lks_tensor *z = short_time(a, x);
+    return one(y, lks_istft(lks_mul(z, lks_abs(z)), INT(n), INT(hop), INT(length), x[1], LKS_STFT_CENTER, -1));
+}
+
+static lks_tensor *mT(lks_tensor *x) { return lks_transpose(x, -2, -1); }
+static lks_tensor *plus_one(lks_tensor *x, double v)
+{
+    int64_t n = lks_dim(x, -1);
+    return lks_add(x, lks_diag(lks_full(lks_context_of(x), lks_dtype_of(x), 1, &n, v), 0));
+}
+static lks_tensor *well(lks_tensor *x) { return plus_one(x, 3); }
+static lks_tensor *definite(lks_tensor *x) /* the same in a region */
+{
+    lks_context *ctx = lks_context_of(x);
+    lks_autocast_begin(ctx, LKS_BF16, 0, 0);
+    x = plus_one(lks_matmul(x, mT(x)), 1);
+    lks_autocast_end(ctx);
+    return x;
+}
+static lks_tensor *square(lks_tensor *x) { return lks_mul(x, x); }
+CALL(do_linalg_cholesky) { NOT_USED; return one(y, lks_linalg_cholesky(definite(x[0]), INT(upper))); }
+CALL(do_linalg_cholesky_ex) { NOT_USED; return lks_linalg_cholesky_ex(definite(x[0]), 0, &y[0], &y[1]) ? 0 : 2; }
+CALL(do_cholesky_inverse) { NOT_USED; return one(y, lks_cholesky_inverse(lks_tril(well(x[0]), 0), 0)); }
+CALL(do_cholesky_solve) { NOT_USED; return one(y, lks_cholesky_solve(x[0], lks_triu(well(x[1]), 0), 1)); }
+CALL(do_triangular_solve) { NOT_USED; return one(y, lks_triangular_solve(x[0], well(x[1]), 1, 1, 0)); }
+CALL(do_linalg_inv) { NOT_USED; return one(y, lks_linalg_inv(well(x[0]))); }
+CALL(do_inverse) { NOT_USED; return one(y, lks_inverse(well(x[0]))); }
+CALL(do_linalg_inv_ex) { NOT_USED; return lks_linalg_inv_ex(well(x[0]), &y[0], &y[1]) ? 0 : 2; }
+CALL(do_linalg_solve) { NOT_USED; return one(y, lks_linalg_solve(well(x[0]), x[1])); }
+CALL(do_linalg_tensorinv) { NOT_USED; return one(y, lks_linalg_tensorinv(x[0], INT(ind))); }
+CALL(do_linalg_tensorsolve)
+{
+    int d[LKS_MAX_DIMS];
+    (void)n;
+    int k = dims_of(a, "dims", d);
+    return one(y, lks_linalg_tensorsolve(x[0], x[1], k, d));
+}
+CALL(do_linalg_lu_factor) { NOT_USED; return lks_linalg_lu_factor(x[0], &y[0], &y[1]) ? 0 : 2; }
+CALL(do_linalg_lu_factor_ex) { NOT_USED; return lks_linalg_lu_factor_ex(x[0], &y[0], &y[1], &y[2]) ? 0 : 3; }
+CALL(do_lu_solve)
+{
+    NOT_USED;
+    lks_tensor *lu, *pivots;
+    return lks_linalg_lu_factor(x[1], &lu, &pivots) ? 0 : one(y, lks_lu_solve(x[0], lu, pivots));
+}
+CALL(do_linalg_qr) { NOT_USED; return lks_linalg_qr(x[0], INT(mode), &y[0], &y[1]) ? 0 : 2; }
+CALL(do_geqrf) { NOT_USED; return lks_geqrf(x[0], &y[0], &y[1]) ? 0 : 2; }
+CALL(do_orgqr)
+{
+    NOT_USED;
+    lks_tensor *q, *tau;
+    return lks_geqrf(x[0], &q, &tau) ? 0 : one(y, lks_orgqr(q, tau));
+}
+CALL(do_linalg_householder_product)
+{
+    NOT_USED;
+    lks_tensor *q, *tau;
+    return lks_geqrf(x[0], &q, &tau) ? 0 : one(y, lks_linalg_householder_product(q, tau));
+}
+CALL(do_ormqr)
+{
+    NOT_USED;
+    lks_tensor *q, *tau;
+    return lks_geqrf(x[0], &q, &tau) ? 0 : one(y, lks_ormqr(q, tau, x[1], 1, 1));
+}
+CALL(do_linalg_svd)
+{
+    NOT_USED;
+    if (lks_linalg_svd(x[0], INT(full), &y[0], &y[1], &y[2])) return 0;
+    y[0] = square(y[0]), y[2] = square(y[2]);
+    return 3;
+}
+CALL(do_svd)
+{
+    NOT_USED;
+    if (lks_svd(x[0], 0, &y[0], &y[1], &y[2])) return 0;
+    y[0] = square(y[0]), y[2] = square(y[2]);
+    return 3;
+}
+CALL(do_linalg_svdvals) { NOT_USED; return one(y, lks_linalg_svdvals(x[0])); }
+static lks_tensor *sum_last(lks_tensor *x) { return lks_sum(x, 1, (int[]){-1}, 0, LKS_DTYPE_NONE); }
+CALL(do_linalg_eig)
+{
+    NOT_USED;
+    lks_tensor *w, *v;
+    if (lks_linalg_eig(x[0], &w, &v)) return 0;
+    y[0] = lks_view_as_real(sum_last(lks_mul(w, square(w))));
+    y[1] = sum_last(lks_mul(square(lks_abs(v)), lks_unsqueeze(lks_abs(w), -2)));
+    return 2;
+}
+CALL(do_linalg_eigvals) { NOT_USED; return parts(y, sum_last(square(lks_linalg_eigvals(well(x[0]))))); }
+CALL(do_linalg_eigh)
+{
+    NOT_USED;
+    if (lks_linalg_eigh(lks_add(x[0], mT(x[0])), INT(upper), &y[0], &y[1])) return 0;
+    y[1] = square(y[1]);
+    return 2;
+}
+CALL(do_linalg_eigvalsh) { NOT_USED; return one(y, lks_linalg_eigvalsh(lks_add(x[0], mT(x[0])), INT(upper))); }
+CALL(do_linalg_lstsq) { NOT_USED; return lks_linalg_lstsq(x[0], x[1], -1, &y[0], NULL, NULL) ? 0 : 1; }
+CALL(do_pinverse) { NOT_USED; return one(y, lks_pinverse(x[0], 1e-15)); }
+CALL(do_linalg_matrix_rank) { NOT_USED; return one(y, lks_linalg_matrix_rank(x[0], -1)); }
+CALL(do_linalg_cond) { NOT_USED; return one(y, lks_linalg_cond(well(x[0]), NUM(p))); }
+
 #define OP(name, flags) {#name, do_##name, flags}
 static const op ops[] = {
-    OP(reshape, EACH), OP(flatten, EACH), OP(permute, EACH), OP(transpose, EACH), OP(slice, EACH), OP(narrow, EACH),
-    OP(select, EACH), OP(expand, 0), OP(squeeze, EACH), OP(unsqueeze, EACH), OP(split, EACH), OP(chunk, EACH),
-    OP(contiguous, EACH), OP(clone, EACH), OP(to, EACH), OP(copy_, EACH), OP(fill_, EACH),
-    OP(add, 0), OP(sub, 0), OP(mul, 0), OP(div, 0), OP(affine, EACH), OP(add_scalar, EACH), OP(mul_scalar, EACH),
-    OP(neg, EACH), OP(exp, EACH), OP(log, EACH), OP(sqrt, EACH), OP(tanh, EACH), OP(sigmoid, EACH), OP(relu, EACH),
-    OP(gelu, EACH), OP(where, 0), OP(eq, EACH), OP(ne, EACH), OP(lt, EACH), OP(le, EACH), OP(gt, EACH), OP(ge, EACH),
-    OP(sum, 0), OP(mean, 0), OP(max, EACH), OP(max_all, EACH), OP(argmax, EACH),
-    OP(matmul, 0), OP(linear, 0), OP(conv2d, 0), OP(max_pool2d, 0),
-    OP(conv1d, 0), OP(conv3d, 0), OP(conv_transpose1d, 0), OP(conv_transpose2d, 0), OP(conv_transpose3d, 0),
-    OP(conv_tbc, 0), OP(max_pool, 0), OP(avg_pool, 0), OP(adaptive_avg_pool, 0), OP(adaptive_max_pool, 0),
-    OP(fractional_max_pool, 0), OP(max_unpool, EACH),
-    OP(layer_norm, 0), OP(batch_norm, 0), OP(softmax, 0), OP(log_softmax, 0), OP(cross_entropy, 0),
-    OP(sync_batch_norm, 0), OP(rms_norm, 0), OP(group_norm, 0), OP(reflection_pad, 0), OP(replication_pad, 0),
+    OP(complex, 0),
+    OP(view_as_real, 0),
+    OP(view_as_complex, 0),
+    OP(real, 0),
+    OP(imag, 0),
+    OP(conj, 0),
+    OP(polar, 0),
+    OP(angle, 0),
+    OP(fft_fft, 0),
+    OP(fft_fft2, 0),
+    OP(fft_fftn, 0),
+    OP(fft_ifft, 0),
+    OP(fft_ifft2, 0),
+    OP(fft_ifftn, 0),
+    OP(fft_rfft, 0),
+    OP(fft_rfft2, 0),
+    OP(fft_rfftn, 0),
+    OP(fft_irfft, 0),
+    OP(fft_irfft2, 0),
+    OP(fft_irfftn, 0),
+    OP(fft_hfft, 0),
+    OP(fft_hfft2, 0),
+    OP(fft_hfftn, 0),
+    OP(fft_ihfft, 0),
+    OP(fft_ihfft2, 0),
+    OP(fft_ihfftn, 0),
+    OP(fft_fftshift, 0),
+    OP(fft_ifftshift, 0),
+    OP(fft_fftfreq, 0),
+    OP(fft_rfftfreq, 0),
+    OP(stft, 0),
+    OP(istft, 0),
+    OP(linalg_cholesky, 0),
+    OP(linalg_cholesky_ex, 0),
+    OP(cholesky_inverse, 0),
+    OP(cholesky_solve, 0),
+    OP(triangular_solve, 0),
+    OP(linalg_inv, 0),
+    OP(inverse, 0),
+    OP(linalg_inv_ex, 0),
+    OP(linalg_solve, 0),
+    OP(linalg_tensorinv, 0),
+    OP(linalg_tensorsolve, 0),
+    OP(linalg_lu_factor, 0),
+    OP(linalg_lu_factor_ex, 0),
+    OP(lu_solve, 0),
+    OP(linalg_qr, 0),
+    OP(geqrf, 0),
+    OP(orgqr, 0),
+    OP(linalg_householder_product, 0),
+    OP(ormqr, 0),
+    OP(linalg_svd, 0),
+    OP(svd, 0),
+    OP(linalg_svdvals, 0),
+    OP(linalg_eig, 0),
+    OP(linalg_eigvals, 0),
+    OP(linalg_eigh, 0),
+    OP(linalg_eigvalsh, 0),
+    OP(linalg_lstsq, 0),
+    OP(pinverse, 0),
+    OP(linalg_matrix_rank, 0),
+    OP(linalg_cond, 0),
+    OP(reshape, EACH),
+    OP(flatten, EACH),
+    OP(permute, EACH),
+    OP(transpose, EACH),
+    OP(slice, EACH),
+    OP(narrow, EACH),
+    OP(select, EACH),
+    OP(expand, 0),
+    OP(squeeze, EACH),
+    OP(unsqueeze, EACH),
+    OP(split, EACH),
+    OP(chunk, EACH),
+    OP(contiguous, EACH),
+    OP(clone, EACH),
+    OP(to, EACH),
+    OP(copy_, EACH),
+    OP(fill_, EACH),
+    OP(add, 0),
+    OP(sub, 0),
+    OP(mul, 0),
+    OP(div, 0),
+    OP(affine, EACH),
+    OP(add_scalar, EACH),
+    OP(mul_scalar, EACH),
+    OP(neg, EACH),
+    OP(exp, EACH),
+    OP(log, EACH),
+    OP(sqrt, EACH),
+    OP(tanh, EACH),
+    OP(sigmoid, EACH),
+    OP(relu, EACH),
+    OP(gelu, EACH),
+    OP(where, 0),
+    OP(eq, EACH),
+    OP(ne, EACH),
+    OP(lt, EACH),
+    OP(le, EACH),
+    OP(gt, EACH),
+    OP(ge, EACH),
+    OP(sum, 0),
+    OP(mean, 0),
+    OP(max, EACH),
+    OP(max_all, EACH),
+    OP(argmax, EACH),
+    OP(matmul, 0),
+    OP(linear, 0),
+    OP(conv2d, 0),
+    OP(max_pool2d, 0),
+    OP(conv1d, 0),
+    OP(conv3d, 0),
+    OP(conv_transpose1d, 0),
+    OP(conv_transpose2d, 0),
+    OP(conv_transpose3d, 0),
+    OP(conv_tbc, 0),
+    OP(max_pool, 0),
+    OP(avg_pool, 0),
+    OP(adaptive_avg_pool, 0),
+    OP(adaptive_max_pool, 0),
+    OP(fractional_max_pool, 0),
+    OP(max_unpool, EACH),
+    OP(layer_norm, 0),
+    OP(batch_norm, 0),
+    OP(softmax, 0),
+    OP(log_softmax, 0),
+    OP(cross_entropy, 0),
+    OP(sync_batch_norm, 0),
+    OP(rms_norm, 0),
+    OP(group_norm, 0),
+    OP(reflection_pad, 0),
+    OP(replication_pad, 0),
     OP(grid_sample, 0),
-    OP(cross_entropy_weighted, 0), OP(nll_loss, 0), OP(mse_loss, 0), OP(l1_loss, 0), OP(smooth_l1_loss, 0),
-    OP(huber_loss, 0), OP(binary_cross_entropy, 0), OP(binary_cross_entropy_with_logits, 0), OP(kl_div, 0),
-    OP(poisson_nll_loss, 0), OP(hinge_embedding_loss, 0), OP(margin_ranking_loss, 0), OP(soft_margin_loss, 0),
-    OP(multi_margin_loss, 0), OP(multilabel_margin_loss, 0), OP(cosine_embedding_loss, 0), OP(triplet_margin_loss, 0),
+    OP(cross_entropy_weighted, 0),
+    OP(nll_loss, 0),
+    OP(mse_loss, 0),
+    OP(l1_loss, 0),
+    OP(smooth_l1_loss, 0),
+    OP(huber_loss, 0),
+    OP(binary_cross_entropy, 0),
+    OP(binary_cross_entropy_with_logits, 0),
+    OP(kl_div, 0),
+    OP(poisson_nll_loss, 0),
+    OP(hinge_embedding_loss, 0),
+    OP(margin_ranking_loss, 0),
+    OP(soft_margin_loss, 0),
+    OP(multi_margin_loss, 0),
+    OP(multilabel_margin_loss, 0),
+    OP(cosine_embedding_loss, 0),
+    OP(triplet_margin_loss, 0),
     OP(ctc_loss, 0),
-    OP(mm, 0), OP(bmm, 0), OP(mv, 0), OP(dot, 0), OP(outer, 0), OP(addmm, 0), OP(baddbmm, 0), OP(addbmm, 0),
-    OP(addmv, 0), OP(addr, 0), OP(linalg_vecdot, 0), OP(bilinear, 0), OP(multi_dot, 0), OP(chain_matmul, 0),
+    OP(mm, 0),
+    OP(bmm, 0),
+    OP(mv, 0),
+    OP(dot, 0),
+    OP(outer, 0),
+    OP(addmm, 0),
+    OP(baddbmm, 0),
+    OP(addbmm, 0),
+    OP(addmv, 0),
+    OP(addr, 0),
+    OP(linalg_vecdot, 0),
+    OP(bilinear, 0),
+    OP(multi_dot, 0),
+    OP(chain_matmul, 0),
     OP(tensordot, 0),
-    OP(stack, EACH), OP(split_sizes, EACH), OP(gather, 0), OP(take_along_dim, 0), OP(scatter, EACH),
-    OP(scatter_value, EACH), OP(scatter_add, 0), OP(index_select, 0), OP(index_add, 0), OP(index_copy, EACH),
-    OP(index, 0), OP(index_put, 0), OP(one_hot, EACH), OP(masked_fill, EACH), OP(where_scalar, 0), OP(pad, EACH),
-    OP(triu, EACH), OP(tril, EACH), OP(diagonal, EACH), OP(diag_embed, EACH), OP(diag, EACH), OP(trace, 0),
-    OP(cross, 0), OP(flip, EACH), OP(roll, EACH), OP(repeat, 0), OP(sort, EACH), OP(argsort, EACH), OP(topk, EACH),
-    OP(quantile, 0), OP(nanquantile, 0), OP(cdist, 0), OP(pdist, 0),
-    OP(expm1, EACH), OP(log1p, EACH), OP(log2, EACH), OP(log10, EACH), OP(rsqrt, EACH), OP(reciprocal, EACH),
-    OP(sin, EACH), OP(cos, EACH), OP(tan, EACH), OP(asin, EACH), OP(acos, EACH), OP(sinh, EACH), OP(cosh, EACH),
-    OP(erf, EACH), OP(erfinv, EACH), OP(abs, EACH), OP(sign, EACH), OP(silu, EACH), OP(leaky_relu, EACH),
-    OP(elu, EACH), OP(softplus, EACH), OP(prelu, 0), OP(clamp, EACH), OP(pow, 0), OP(pow_scalar, EACH),
-    OP(rpow, EACH), OP(rdiv, EACH), OP(maximum, 0), OP(minimum, 0), OP(atan2, EACH), OP(addcmul, 0),
+    OP(stack, EACH),
+    OP(split_sizes, EACH),
+    OP(gather, 0),
+    OP(take_along_dim, 0),
+    OP(scatter, EACH),
+    OP(scatter_value, EACH),
+    OP(scatter_add, 0),
+    OP(index_select, 0),
+    OP(index_add, 0),
+    OP(index_copy, EACH),
+    OP(index, 0),
+    OP(index_put, 0),
+    OP(one_hot, EACH),
+    OP(masked_fill, EACH),
+    OP(where_scalar, 0),
+    OP(pad, EACH),
+    OP(triu, EACH),
+    OP(tril, EACH),
+    OP(diagonal, EACH),
+    OP(diag_embed, EACH),
+    OP(diag, EACH),
+    OP(trace, 0),
+    OP(cross, 0),
+    OP(flip, EACH),
+    OP(roll, EACH),
+    OP(repeat, 0),
+    OP(sort, EACH),
+    OP(argsort, EACH),
+    OP(topk, EACH),
+    OP(quantile, 0),
+    OP(nanquantile, 0),
+    OP(cdist, 0),
+    OP(pdist, 0),
+    OP(expm1, EACH),
+    OP(log1p, EACH),
+    OP(log2, EACH),
+    OP(log10, EACH),
+    OP(rsqrt, EACH),
+    OP(reciprocal, EACH),
+    OP(sin, EACH),
+    OP(cos, EACH),
+    OP(tan, EACH),
+    OP(asin, EACH),
+    OP(acos, EACH),
+    OP(sinh, EACH),
+    OP(cosh, EACH),
+    OP(erf, EACH),
+    OP(erfinv, EACH),
+    OP(abs, EACH),
+    OP(sign, EACH),
+    OP(silu, EACH),
+    OP(leaky_relu, EACH),
+    OP(elu, EACH),
+    OP(softplus, EACH),
+    OP(prelu, 0),
+    OP(clamp, EACH),
+    OP(pow, 0),
+    OP(pow_scalar, EACH),
+    OP(rpow, EACH),
+    OP(rdiv, EACH),
+    OP(maximum, 0),
+    OP(minimum, 0),
+    OP(atan2, EACH),
+    OP(addcmul, 0),
     OP(addcdiv, 0),
-    OP(prod, 0), OP(amax, 0), OP(amin, 0), OP(logsumexp, 0), OP(var, 0), OP(std, 0), OP(norm, 0), OP(all, EACH),
-    OP(any, EACH), OP(min, EACH), OP(min_all, EACH), OP(argmin, EACH), OP(dist, 0), OP(normalize, 0),
-    OP(cosine_similarity, 0), OP(renorm, 0), OP(cumsum, 0), OP(cumprod, 0), OP(recurrence, 0),
-    OP(embedding, 0), OP(cat, EACH), OP(scaled_dot_product_attention, 0),
-    OP(softmin, 0), OP(einsum, 0), OP(fake_quantize_per_tensor_affine, EACH), OP(multi_head_attention, 0),
-    OP(rnn, 0), OP(gru, 0), OP(lstm, 0), OP(rnn_cell, 0), OP(gru_cell, 0), OP(lstm_cell, 0),
+    OP(prod, 0),
+    OP(amax, 0),
+    OP(amin, 0),
+    OP(logsumexp, 0),
+    OP(var, 0),
+    OP(std, 0),
+    OP(norm, 0),
+    OP(all, EACH),
+    OP(any, EACH),
+    OP(min, EACH),
+    OP(min_all, EACH),
+    OP(argmin, EACH),
+    OP(dist, 0),
+    OP(normalize, 0),
+    OP(cosine_similarity, 0),
+    OP(renorm, 0),
+    OP(cumsum, 0),
+    OP(cumprod, 0),
+    OP(recurrence, 0),
+    OP(embedding, 0),
+    OP(cat, EACH),
+    OP(scaled_dot_product_attention, 0),
+    OP(softmin, 0),
+    OP(einsum, 0),
+    OP(fake_quantize_per_tensor_affine, EACH),
+    OP(multi_head_attention, 0),
+    OP(rnn, 0),
+    OP(gru, 0),
+    OP(lstm, 0),
+    OP(rnn_cell, 0),
+    OP(gru_cell, 0),
+    OP(lstm_cell, 0),
 };
 enum { OPS = sizeof ops / sizeof ops[0] };
 
@@ -709,6 +1108,10 @@ static void run_leaves(lks_context *ctx, golden *g, const char *path, const op *
     }
     int ny = o->call(r->args, nin, in, y);
     if (m->dtype != LKS_DTYPE_NONE) lks_autocast_end(ctx);
+    if (ny <= 0 && strstr(lks_error(ctx), "build Lockstep again")) { /* what is behind the op is not there */
+        lks_error_clear(ctx);
+        return;
+    }
     if (ny <= 0 || lks_error_code(ctx) != LKS_OK) {
         broken(forward, what, "%s", lks_error(ctx));
         lks_error_clear(ctx);
@@ -812,10 +1215,16 @@ static int worst_first(const void *a, const void *b)
 static line lines[OPS * MODES * 2];
 static int line_count;
 
-static void run_all(lks_context *ctx, golden *g)
+static golden *file_of(golden *g, const char *name)
+{
+    return lksi_h5_has(g[0].f, pathf("/%s", name)) ? &g[0] : &g[1];
+}
+
+static void run_all(lks_context *ctx, golden *files)
 {
     line_count = 0;
     for (int i = 0; i < OPS; i++) {
+        golden *g = file_of(files, ops[i].name);
         const char *path = pathf("/%s", ops[i].name);
         name_count = 0;
         if (!lksi_h5_has(g->f, path)) continue;
@@ -843,55 +1252,60 @@ static void gaps(golden *g)
 {
     char text[300], token[100];
     int functions = 0, missing = 0, stray = 0;
-    FILE *f = fopen(source_file("include/lockstep/ops.h"), "r");
-    if (!f) bail("no %s", source_file("include/lockstep/ops.h"));
-    while (fgets(text, sizeof text, f)) {
-        char *end = strchr(text, '('), *start;
-        if (strncmp(text, "LKS_API ", 8) || !end) continue;
-        for (start = end; start > text && (start[-1] == '_' || (start[-1] >= 'a' && start[-1] <= 'z') ||
-                                           (start[-1] >= '0' && start[-1] <= '9')); start--) continue;
-        if (strncmp(start, "lks_", 4) || !strncmp(start, "lks_op_", 7)) continue;
-        snprintf(token, sizeof token, "%.*s", (int)(end - start - 4), start + 4);
-        functions++;
-        int here = 0;
-        for (int i = 0; i < OPS; i++) here |= !strcmp(ops[i].name, token);
-        if ((here && lksi_h5_has(g->f, pathf("/%s", token))) ||
-            listed(random_ops, sizeof random_ops / sizeof random_ops[0], token)) continue;
-        diag("no golden case: lks_%s", token);
-        missing++;
+    static const char *const headers[] = {"ops.h", "fft.h", "linalg.h"};
+    for (int h = 0; h < 3; h++) {
+        FILE *f = fopen(source_file(pathf("include/lockstep/%s", headers[h])), "r");
+        if (!f) bail("no %s", headers[h]);
+        while (fgets(text, sizeof text, f)) {
+            char *end = strchr(text, '('), *start;
+            if (strncmp(text, "LKS_API ", 8) || !end) continue;
+            for (start = end; start > text && (start[-1] == '_' || (start[-1] >= 'a' && start[-1] <= 'z') ||
+                                               (start[-1] >= '0' && start[-1] <= '9')); start--) continue;
+            if (strncmp(start, "lks_", 4) || !strncmp(start, "lks_op_", 7)) continue;
+            snprintf(token, sizeof token, "%.*s", (int)(end - start - 4), start + 4);
+            functions++;
+            int here = 0;
+            for (int i = 0; i < OPS; i++) here |= !strcmp(ops[i].name, token);
+            if ((here && lksi_h5_has(file_of(g, token)->f, pathf("/%s", token))) ||
+                listed(random_ops, sizeof random_ops / sizeof random_ops[0], token)) continue;
+            diag("no golden case: lks_%s", token);
+            missing++;
+        }
+        fclose(f);
     }
-    fclose(f);
     for (int i = 0; i < OPS; i++) {
-        if (!lksi_h5_has(g->f, pathf("/%s", ops[i].name))) {
+        if (!lksi_h5_has(file_of(g, ops[i].name)->f, pathf("/%s", ops[i].name))) {
             diag("not in the file: %s", ops[i].name);
             stray++;
         }
     }
     name_count = 0;
-    if (lksi_h5_list(g->f, "/", collect, NULL) != LKS_OK) bail("%s", g->base.text);
+    for (int k = 0; k < 2; k++)
+        if (lksi_h5_list(g[k].f, "/", collect, NULL) != LKS_OK) bail("%s", g[k].base.text);
     for (int i = 0; i < name_count; i++) {
         int here = 0;
         for (int k = 0; k < OPS; k++) here |= !strcmp(ops[k].name, names[i]);
         if (!here) diag("no call for the cases of %s", names[i]);
     }
-    ok(functions > 50 && !stray, "%d functions in ops.h, %d without a golden case (%d random)", functions, missing,
+    ok(functions > 50 && !stray, "%d functions of ops, %d without a golden case (%d random)", functions, missing,
        (int)(sizeof random_ops / sizeof random_ops[0]));
 }
 
 int main(void)
 {
-    golden g;
-    golden_open(&g, "ops.h5");
+    golden g[2];
+    golden_open(&g[0], "ops.h5");
+    golden_open(&g[1], "fft.h5");
     lks_context *ctx = context_on("cpu", NULL, 2);
     if (!ctx) bail("no context");
     diag("%s", lks_device_description(ctx));
-    run_all(ctx, &g);
+    run_all(ctx, g);
     for (int i = 0; i < line_count; i++) {
         const line *l = &lines[i];
         ok(!l->failed && l->tried, "%s %s %s", l->op, l->mode, l->gradient ? "gradient" : "forward");
         if (l->failed) diag("%s: error %.4g, PyTorch's %.4g", l->what, l->error, l->torch);
     }
-    gaps(&g);
+    gaps(g);
     lks_context_destroy(&ctx);
     qsort(lines, (size_t)line_count, sizeof lines[0], worst_first);
     diag("errors in ulps, worst first by error / (2 x PyTorch's + 4)");
@@ -906,7 +1320,7 @@ int main(void)
     for (int k = 0; k < 2; k++) {
         if (!(ctx = context_on("cpu", isa[k], 1))) continue;
         int failed = 0;
-        run_all(ctx, &g);
+        run_all(ctx, g);
         for (int i = 0; i < line_count; i++) {
             failed += lines[i].failed;
             if (lines[i].failed)
@@ -916,7 +1330,7 @@ int main(void)
         ok(!failed && line_count, "kernels of LKS_ISA=%s: %d lines, %d failed", isa[k], line_count, failed);
         lks_context_destroy(&ctx);
     }
-    lksi_h5_close(g.f);
+    for (int k = 0; k < 2; k++) lksi_h5_close(g[k].f);
     lks_finalize();
     return done();
 }

@@ -779,6 +779,15 @@ static int cuda_has(void *self, int op)
     return op >= 0 && op < LKSI_OP_COUNT && kernels[op] != NULL;
 }
 
+/* No kernel here knows complex numbers yet. */
+static int is_complex(const lksi_args *a)
+{
+    int found = 0;
+    for (int i = 0; i < a->nin; i++) found |= a->in[i].dtype == LKS_C64 || a->in[i].dtype == LKS_C128;
+    for (int i = 0; i < a->nout; i++) found |= a->out[i].dtype == LKS_C64 || a->out[i].dtype == LKS_C128;
+    return found;
+}
+
 static lks_status cuda_launch(void *self, int stream, const lksi_args *a)
 {
     lksi_cuda *c = self;
@@ -786,7 +795,7 @@ static lks_status cuda_launch(void *self, int stream, const lksi_args *a)
     lks_status code = report(c);
     if (code != LKS_OK)
         lksi_cuda_why(a, code, "an earlier call failed: %s", c->failure);
-    else if (!kernels[a->op])
+    else if (!kernels[a->op] || is_complex(a))
         code = lksi_cuda_why(a, LKS_ERR_UNSUPPORTED, "there is no kernel for it");
     else
         code = kernels[a->op](c, c->stream[stream], a);

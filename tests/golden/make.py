@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Makes the golden files of tests/test_golden.c: what PyTorch computes, and what it should have computed.
 
-    python3 tests/golden/make.py [ops] [train] [scaler]      (all three when none is named)
+    python3 tests/golden/make.py [ops] [fft] [train] [scaler]      (all when none is named)
 
 Needs torch (CPU), numpy and h5py; the test suite needs none of them, it reads the files that lie here. Seeds are fixed
 and one thread is used, so the same torch on the same kind of processor gives the same files. The versions are noted in
@@ -20,6 +20,8 @@ ops.h5      /OP/CASE is one call of lks_OP. Attributes of the group: `args` ("di
             error, see test_golden.c, for each), `how` torch's own result came about: autocast (its CPU autocast, where
             that follows the same policy), hand (the same call on inputs cast by hand) or rounded (torch has no such
             kernel on the CPU: the reference rounded once).
+fft.h5      the same of complex tensors, Fourier transforms, linear algebra: complex tensors go in and out as real ones,
+            eigenvectors and the like in forms that do not depend on their signs.
 train.h5    optimizers, learning-rate schedules, 50 steps of models.
 scaler.h5   what torch.amp.GradScaler does in a scripted sequence.
 """
@@ -665,6 +667,141 @@ def index_cases():
         case("pdist", f"order {p}", lambda x, p: F.pdist(x, p), [real(6, 4)], autocast=p == 2, p=p)
 
 
+def pairs_of(z):
+    return torch.view_as_real(z.resolve_conj())
+
+
+def complex_cases():
+    pair = [real(3, 4), away(3, 4)]
+    four = pair + [real(4, 3), real(4, 3)]
+
+    def plain(op, what, fn, inputs, **args):
+        case(op, what, fn, inputs, autocast=False, **args)
+    plain("complex", "pairs", lambda a, b: pairs_of(torch.complex(a, b)), pair)
+    plain("view_as_real", "of a square", lambda a, b: pairs_of(torch.complex(a, b) ** 2), pair)
+    plain("view_as_complex", "quotient", lambda x: pairs_of(1j / torch.view_as_complex(x)), [away(3, 2)])
+    plain("real", "of a product", lambda a, b, c, d: (torch.complex(a, b) @ torch.complex(c, d)).real, four)
+    plain("imag", "of a quotient", lambda a, b: (torch.complex(a, b) / torch.complex(b, a)).imag, pair)
+    plain("conj", "times itself", lambda a, b: pairs_of(torch.complex(a, b).conj() * torch.complex(a, b).exp()), pair)
+    plain("polar", "radius and angle", lambda a, b: pairs_of(torch.polar(a, b)), [positive(3, 4), real(3, 4)])
+    plain("angle", "of pairs", lambda a, b: torch.complex(a, b).angle(), pair)
+
+
+def fft_cases():
+    norms = ["backward", "ortho", "forward"]
+    pair = [real(3, 5, 6), real(3, 5, 6)]
+
+    def plain(op, what, fn, inputs, **args):
+        case(op, what, fn, inputs, autocast=False, **args)
+    real_in, real_out = {"rfft", "ihfft"}, {"irfft", "hfft"}
+
+    def family(name, suffix):
+        f = getattr(torch.fft, name + suffix)
+
+        def call(*x, norm, n=None, dim=None, sizes=None, dims=None):
+            x = x[0] if name in real_in else torch.complex(*x)
+            y = f(x, sizes, dims, norms[norm]) if sizes else f(x, n if n > 0 else None, dim, norms[norm])
+            return y if name in real_out else pairs_of(y)
+        return call
+    for name in ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft"):
+        ins = pair[:1] if name in real_in else pair
+        plain("fft_" + name, "last", family(name, ""), ins, n=-1, dim=-1, norm=1)
+        plain("fft_" + name, "padded", family(name, ""), ins, n=7, dim=1, norm=0)
+        plain("fft_" + name, "cut", family(name, ""), ins, n=4, dim=2, norm=2)
+        plain("fft_" + name + "2", "cut and padded", family(name, "2"), ins, sizes=[4, 7], dims=[-2, -1], norm=0)
+        plain("fft_" + name + "n", "other order", family(name, "n"), ins, sizes=[5, 4, 3], dims=[1, 2, 0], norm=1)
+    plain("fft_fftshift", "two dims", lambda x, dims: torch.fft.fftshift(x, dims), [real(4, 5)], dims=[0, 1])
+    plain("fft_ifftshift", "two dims", lambda x, dims: torch.fft.ifftshift(x, dims), [real(4, 5)], dims=[0, 1])
+    dummy = real(1, needs=False)
+    plain("fft_fftfreq", "7", lambda x, n, d: torch.fft.fftfreq(n, d, dtype=x.dtype), [dummy], n=7, d=0.25)
+    plain("fft_rfftfreq", "8", lambda x, n, d: torch.fft.rfftfreq(n, d, dtype=x.dtype), [dummy], n=8, d=0.5)
+
+    def stft(x, w, n, hop, length, normalized):
+        return pairs_of(torch.stft(x, n, hop, length, w, center=True, normalized=bool(normalized), return_complex=True))
+
+    def istft(x, w, n, hop, length, normalized):
+        z = torch.stft(x, n, hop, length, w, center=True, normalized=bool(normalized), return_complex=True)
+        return torch.istft(z * z.abs(), n, hop, length, w, center=True, normalized=bool(normalized))
+    plain("stft", "two signals", stft, [real(2, 40), positive(6, needs=True)], n=8, hop=3, length=6, normalized=1)
+    plain("istft", "of a changed spectrum", istft, [real(2, 40), positive(8, lo=0.5, hi=2)], n=8, hop=2, length=8,
+          normalized=0)
+
+
+def linalg_cases():
+    L = torch.linalg
+    x, b, tall = real(2, 4, 4, scale=0.5), real(2, 4, 2), real(2, 5, 3)
+
+    def plain(op, what, fn, inputs, **args):
+        case(op, what, fn, inputs, autocast=False, **args)
+
+    def well(x):
+        return x + 3 * torch.eye(x.shape[-1], dtype=x.dtype)
+
+    def positive_definite(x):
+        return x @ x.mT + torch.eye(x.shape[-1], dtype=x.dtype)
+    spd = positive_definite
+    plain("linalg_cholesky", "lower", lambda x, upper: L.cholesky(spd(x), upper=bool(upper)), [x], upper=0)
+    plain("linalg_cholesky", "upper", lambda x, upper: L.cholesky(spd(x), upper=bool(upper)), [x], upper=1)
+    plain("linalg_cholesky_ex", "both", lambda x: tuple(L.cholesky_ex(spd(x))), [x])
+    plain("cholesky_inverse", "lower", lambda x: torch.cholesky_inverse(well(x).tril()), [x])
+    plain("cholesky_solve", "upper", lambda b, x: torch.cholesky_solve(b, well(x).triu(), upper=True), [b, x])
+    plain("triangular_solve", "transposed", lambda b, x: torch.triangular_solve(b, well(x), True, True, False)[0],
+          [b, x])
+    plain("linalg_inv", "two", lambda x: L.inv(well(x)), [x])
+    plain("inverse", "two", lambda x: torch.inverse(well(x)), [x])
+    plain("linalg_inv_ex", "two", lambda x: tuple(L.inv_ex(well(x))), [real(2, 4, 4, needs=False)])
+    plain("linalg_solve", "columns", lambda x, b: L.solve(well(x), b), [x, b])
+    plain("linalg_solve", "vector", lambda x, b: L.solve(well(x), b), [real(4, 4), real(4)])
+    plain("linalg_tensorinv", "2", lambda x, ind: L.tensorinv(x, ind), [real(2, 3, 6)], ind=2)
+    plain("linalg_tensorsolve", "dims", lambda a, b, dims: L.tensorsolve(a, b, dims), [real(2, 6, 3), real(6)],
+          dims=[0, 2])
+    plain("linalg_lu_factor", "square", lambda x: tuple(L.lu_factor(x)), [x])
+    plain("linalg_lu_factor_ex", "square", lambda x: tuple(L.lu_factor_ex(x)), [x])
+    plain("lu_solve", "columns", lambda b, x: torch.lu_solve(b, *L.lu_factor(x)), [b, real(2, 4, 4)])
+    modes = ["reduced", "complete"]
+    plain("linalg_qr", "tall", lambda x, mode: tuple(L.qr(x, mode=modes[mode])), [tall], mode=0)
+    plain("linalg_qr", "wide", lambda x, mode: tuple(L.qr(x, mode=modes[mode])), [real(2, 3, 5)], mode=0)
+    plain("linalg_qr", "complete", lambda x, mode: tuple(L.qr(x.detach(), mode=modes[mode])), [real(5, 3, needs=False)],
+          mode=1)
+    plain("geqrf", "tall", lambda x: tuple(torch.geqrf(x)), [real(2, 5, 3, needs=False)])
+    plain("orgqr", "tall", lambda x: torch.orgqr(*torch.geqrf(x)), [real(5, 3, needs=False)])
+    plain("linalg_householder_product", "tall", lambda x: L.householder_product(*torch.geqrf(x)),
+          [real(2, 5, 3, needs=False)])
+    plain("ormqr", "transposed", lambda x, c: torch.ormqr(*torch.geqrf(x), c, True, True),
+          [real(5, 3, needs=False), real(5, 2, needs=False)])
+
+    def svd(x, full):
+        u, s, vh = L.svd(x, full_matrices=bool(full))
+        return (u * u).contiguous(), s, (vh * vh).contiguous()
+    plain("linalg_svd", "tall", svd, [tall], full=0)
+    plain("linalg_svd", "square", svd, [x], full=1)
+
+    def old_svd(x):
+        u, s, v = torch.svd(x)
+        return (u * u).contiguous(), s, (v * v).contiguous()
+    plain("svd", "wide", old_svd, [real(2, 3, 4)])
+    plain("linalg_svdvals", "tall", L.svdvals, [tall])
+
+    def eig(x):
+        w, v = L.eig(x)
+        power = (w ** 3).sum(-1)  # whatever their order
+        return pairs_of(power), (v.abs() ** 2 * w.abs().unsqueeze(-2)).sum(-1)
+    plain("linalg_eig", "two", eig, [x])
+    plain("linalg_eigvals", "two", lambda x: pairs_of((L.eigvals(well(x)) ** 2).sum(-1)), [x])
+
+    def eigh(x, upper):
+        w, v = L.eigh(x + x.mT, UPLO="UL"[1 - upper])
+        return w, (v * v).contiguous()
+    plain("linalg_eigh", "lower", eigh, [x], upper=0)
+    plain("linalg_eigvalsh", "upper", lambda x, upper: L.eigvalsh(x + x.mT, UPLO="U"), [x], upper=1)
+    plain("linalg_lstsq", "tall", lambda x, b: L.lstsq(x, b)[0], [tall, real(2, 5, 2)])
+    plain("pinverse", "tall", lambda x: torch.pinverse(x), [tall])
+    plain("linalg_matrix_rank", "two", lambda x: L.matrix_rank(x), [real(2, 5, 3, needs=False)])
+    for what, p in (("2", 2.0), ("-2", -2.0), ("1", 1.0), ("-inf", -math.inf), ("fro", 0.0)):
+        plain("linalg_cond", what, lambda x, p: L.cond(well(x), p if p else "fro"),  # torch's gradient of others fails
+              [real(2, 4, 4, scale=0.5, needs=abs(p) == 2)], p=p)
+
+
 def attention_cases():
     def sdpa(q, k, v, *mask, causal, scale):
         return F.scaled_dot_product_attention(q, k, v, mask[0] if mask else None, 0.0, bool(causal),
@@ -911,11 +1048,20 @@ def is_float_low(dtypes, k, low):
 
 
 def make_ops():
-    for more in (view_cases, elementwise_cases, reduction_cases, product_cases, convolution_cases, norm_cases,
-                 softmax_cases, loss_cases, index_cases, attention_cases, recurrent_cases):
+    make_cases("ops.h5", view_cases, elementwise_cases, reduction_cases, product_cases, convolution_cases, norm_cases,
+               softmax_cases, loss_cases, index_cases, attention_cases, recurrent_cases)
+
+
+def make_fft():
+    make_cases("fft.h5", complex_cases, fft_cases, linalg_cases)
+
+
+def make_cases(file, *groups):
+    CASES.clear()
+    for more in groups:
         more()
     why = []
-    with open_file("ops.h5") as f:
+    with open_file(file) as f:
         for op, what, fn, inputs, autocast, rule, args in CASES:
             r = np.random.default_rng(zlib.crc32(f"{op}/{what}".encode()))
             tensors = [torch.from_numpy(np.array(i.make(r))) for i in inputs]
@@ -934,8 +1080,9 @@ def make_ops():
                 put(group, f"in{i}", t.numpy().astype(np.uint8) if t.dtype == torch.bool else t.numpy())
             for i, d in enumerate(dys):
                 put(group, f"dy{i}", d.float().numpy())
-            put(group, "f64", np.concatenate([y.double().numpy().ravel() for y in y64 + g64]))
-            put(group, "f32", np.concatenate([y.double().numpy().ravel() for y in y32 + g32]).astype(np.float32))
+            put(group, "f64", np.concatenate([y.double().resolve_neg().numpy().ravel() for y in y64 + g64]))
+            put(group, "f32",
+                np.concatenate([y.double().resolve_neg().numpy().ravel() for y in y32 + g32]).astype(np.float32))
             if not autocast:
                 continue
             for short in SHORT:
@@ -947,7 +1094,7 @@ def make_ops():
                         data = data.astype(np.float32)
                     note(put(group, name, data), **x)
         n = len(CASES)
-    print(f"ops.h5: {n} cases, {os.path.getsize(os.path.join(HERE, 'ops.h5'))} bytes")
+    print(f"{file}: {n} cases, {os.path.getsize(os.path.join(HERE, file))} bytes")
     for line in why:
         print("  " + line)
 
@@ -1268,7 +1415,7 @@ def make_scaler():
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    parts = {"ops": make_ops, "train": make_train, "scaler": make_scaler}
+    parts = {"ops": make_ops, "fft": make_fft, "train": make_train, "scaler": make_scaler}
     for part in sys.argv[1:] or list(parts):
         if part not in parts:
             sys.exit(__doc__)
