@@ -176,8 +176,8 @@ CALL(do_eigvalsh) {
 CALL(do_eigvals) /* the sum of their squares, whatever their order */
 {
     NOT_USED;
-    lks_tensor *x = well(in[0]), *apart = x ? lks_diag(lks_arange(lks_context_of(x), lks_dtype_of(x), 3), 0) : NULL;
-    lks_tensor *w = lks_linalg_eigvals(lks_add(x, lks_mul_scalar(apart, 2)));
+    lks_tensor *x = wide(in[0]), *apart = x ? lks_diag(lks_arange(lks_context_of(x), lks_dtype_of(x), 3), 0) : NULL;
+    lks_tensor *w = lks_linalg_eigvals(lks_add(lks_mul_scalar(x, 0.125), apart));
     return pairs(lks_sum(lks_mul(w, w), 1, (int[]){-1}, 0, LKS_DTYPE_NONE));
 }
 CALL(do_lstsq)
