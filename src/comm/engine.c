@@ -15,6 +15,11 @@
 #include <time.h>
 
 #define MAGIC 0x4c4b5331
+/* Looks at nothing new before the processor is offered to others, who may keep it for milliseconds; more where every
+ * rank has a core and a look is only one into shared memory. */
+#define SPINS 256
+#define SPINS_SHARED 4000
+#define YIELDS 4096
 #define TAG_NOTE 15
 #define TAG_CHUNK 16
 #define TAG_BASE 64
@@ -66,7 +71,7 @@ typedef struct lksi_engine {
     int chunks_busy;
     int inline_max;
     int64_t chunk_bytes;
-    int64_t progress, polls;
+    int64_t progress, polls, spins;
     lksi_shm *shm;       /* NULL: messages */
     int64_t nudged;      /* notes taken since there is shared memory */
     int *index;          /* scratch of MPI_Testsome: 4 n */
@@ -802,9 +807,9 @@ void lksi_engine_poll(lksi_comm *c)
 
 /* --- waiting ----------------------------------------------------------------------------------------------------- */
 
-static void rest(int64_t idle, double since)
+static void rest(int64_t idle, int64_t spins, double since)
 {
-    if (idle < 256) {
+    if (idle < spins) {
 #if defined __x86_64__
         __builtin_ia32_pause();
 #elif defined __aarch64__
@@ -812,7 +817,7 @@ static void rest(int64_t idle, double since)
 #endif
         return;
     }
-    if (idle < 4096) {
+    if (idle < spins + YIELDS) {
         sched_yield();
         return;
     }
@@ -874,7 +879,7 @@ lks_status lksi_engine_give_up(lksi_comm *c, lksi_request *r, double waited, con
         int all = 1;
         for (int s = 0; s < n; s++) all &= s == c->rank || e->answered[s];
         if (all) break;
-        rest(idle, start);
+        rest(idle, e->spins, start);
     }
     char what[160], text[LKSI_TEXT / 2];
     size_t at = 0;
@@ -947,7 +952,7 @@ lks_status lksi_engine_wait(lksi_comm *c, lksi_request *r, int patient)
             idle = 0;
             continue;
         }
-        rest(idle, since);
+        rest(idle, e->spins, since);
         if (idle % 64 != 0) continue;
         double now = lksi_now();
         if (patient && now - looked > 0.1) {
@@ -982,6 +987,7 @@ lks_status lksi_engine_share(lksi_comm *c, const lksi_peer *peer)
     e->inline_max = LKSI_SHM_INLINE;
     e->chunk_bytes = LKSI_SHM_CHUNK;
     e->nudged = 0;
+    if (!lksi_shm_crowded(m)) e->spins = SPINS_SHARED;
     e->shm = m;
     return LKS_OK;
 }
@@ -998,6 +1004,7 @@ lks_status lksi_engine_open(lksi_comm *c)
     c->state = e;
     int n = c->size;
     e->note_rq = MPI_REQUEST_NULL;
+    e->spins = SPINS;
     e->inline_max = n <= 2 ? INLINE_TWO : n <= 4 ? INLINE_FOUR : n <= LKSI_DIRECT ? INLINE_DIRECT : INLINE_TREE;
     e->chunk_bytes = CHUNK_BYTES > (int64_t)n * SLICE_BYTES ? CHUNK_BYTES : (int64_t)n * SLICE_BYTES;
     e->index = lksi_alloc(c->base, (int64_t)sizeof *e->index * (4 * n + 64));

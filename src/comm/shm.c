@@ -4,10 +4,11 @@
  * it through /proc: whenever a process is killed, nothing is left. Every rank allocates its part beforehand, so that no
  * access can find memory used up (SIGBUS). How it is used is in shm.h; no MPI call is made here.
  */
-#define _GNU_SOURCE /* memfd_create, fallocate, seals */
+#define _GNU_SOURCE /* memfd_create, fallocate, seals, sched_getaffinity */
 #include "comm/shm.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -46,7 +47,7 @@ _Static_assert(sizeof(part) <= HEADER_BYTES, "the counters fit");
 struct lksi_shm {
     char *memory;
     int64_t bytes, stride;
-    int rank, size;
+    int rank, size, crowded;
     int64_t seen[STAGES], seen_taken; /* least of all ranks' counters, when last looked at */
     int64_t done[STAGES], taken;      /* own counters */
     char took[RING];                  /* operations after `taken` that are taken */
@@ -276,6 +277,7 @@ int lksi_shm_move(lksi_shm *m, lksi_request *first)
 typedef struct offer {
     int64_t fd, device, inode;
     int32_t step, code;
+    uint64_t cores[16]; /* bits of those it may run on */
 } offer;
 
 enum { OFF = 1, UNSEEN, MAKE, OPEN, MAP, FILL };
@@ -327,6 +329,26 @@ static void map(lksi_shm *m, int fd, offer *o)
     else m->memory = p;
 }
 
+static void may_run_on(offer *o)
+{
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    if (sched_getaffinity(0, sizeof set, &set) != 0) return; /* counts as none */
+    for (int i = 0; i < CPU_SETSIZE && i < 64 * 16; i++)
+        if (CPU_ISSET(i, &set)) o->cores[i / 64] |= (uint64_t)1 << i % 64;
+}
+
+static int fewer_cores_than(int n, const offer *all)
+{
+    int cores = 0;
+    for (int i = 0; i < 16; i++) {
+        uint64_t any = 0;
+        for (int s = 0; s < n; s++) any |= all[s].cores[i];
+        cores += __builtin_popcountll(any);
+    }
+    return cores < n;
+}
+
 /* The lowest rank that failed; -1: none. */
 static int who_failed(const lksi_comm *c, const offer *all)
 {
@@ -345,10 +367,12 @@ static lks_status share(lksi_comm *c, const lksi_peer *peer, lksi_shm *m, offer 
     for (int s = 0; s < c->size && !mine.step; s++)
         if (peer[s].pid == 0) mine.step = UNSEEN;
     if (!mine.step && c->rank == 0) make(m, &mine);
+    may_run_on(&mine);
     lks_status st = lksi_host_gather(c, where, &mine, all, sizeof mine);
     fd = (int)mine.fd;
     *who = who_failed(c, all);
     if (st == LKS_OK && *who < 0) {
+        m->crowded = fewer_cores_than(c->size, all);
         if (c->rank != 0) fd = open_of(&all[0], peer[0].pid, &mine);
         if (fd >= 0) map(m, fd, &mine);
         st = lksi_host_gather(c, where, &mine, all, sizeof mine); /* rank 0 keeps its fd till all have it */
@@ -389,6 +413,11 @@ lks_status lksi_shm_open(lksi_comm *c, const lksi_peer *peer, lksi_shm **out)
     lksi_shm_close(c, m);
     lksi_free(b, all);
     return st;
+}
+
+int lksi_shm_crowded(const lksi_shm *m)
+{
+    return m->crowded;
 }
 
 void lksi_shm_close(lksi_comm *c, lksi_shm *m)

@@ -26,6 +26,8 @@ typedef struct lksi_shm lksi_shm;
  * nothing waits beyond the deadline. Collective. */
 lks_status lksi_shm_open(lksi_comm *c, const lksi_peer *peer, lksi_shm **out);
 void lksi_shm_close(lksi_comm *c, lksi_shm *m);
+/* Whether the ranks may run on fewer cores than there are ranks: waiting then takes another's time. */
+int lksi_shm_crowded(const lksi_shm *m);
 
 /* 0: some rank has not taken the operation that had the place before. */
 int lksi_shm_free(lksi_shm *m, int64_t sequence);
