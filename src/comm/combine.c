@@ -22,6 +22,9 @@ lks_status lksi_combine_check(lksi_base *b, const char *where, lks_dtype dtype, 
         return lksi_fail(b, LKS_ERR_ARGUMENT, where, "dtype %d does not exist", dtype);
     if (op == LKS_MEAN && !lks_dtype_is_float(dtype))
         return lksi_fail(b, LKS_ERR_DTYPE, where, "mean of %s: needs a floating dtype", lks_dtype_name(dtype));
+    if (lks_dtype_is_complex(dtype) && op != LKS_SUM && op != LKS_MEAN)
+        return lksi_fail(b, LKS_ERR_DTYPE, where, "%s of %s: only sum and mean are defined", op_names[op],
+                         lks_dtype_name(dtype));
     if (dtype == LKS_BOOL && op != LKS_MIN && op != LKS_MAX)
         return lksi_fail(b, LKS_ERR_DTYPE, where, "%s of bool: only min (all) and max (any) are defined", op_names[op]);
     return LKS_OK;
@@ -133,6 +136,8 @@ void lksi_combine(int n, const char *const *in, char *out, int64_t count, lks_dt
     switch (dtype) {
     case LKS_F32: combine_f32(n, in, out, count, op); break;
     case LKS_F64: combine_f64(n, in, out, count, op); break;
+    case LKS_C64: combine_f32(n, in, out, 2 * count, op); break; /* sums: parts by themselves */
+    case LKS_C128: combine_f64(n, in, out, 2 * count, op); break;
     case LKS_F16: combine_f16(n, in, out, count, op); break;
     case LKS_BF16: combine_bf16(n, in, out, count, op); break;
     case LKS_I64:
