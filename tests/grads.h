@@ -95,6 +95,7 @@ UNUSED static void put_grad(lks_tensor *t, const double *x)
 {
     put(t->grad_slot, x);
     if (!t->grad) t->grad = lks_keep(t->grad_slot);
+    lksi_grad_set_scale(t, LKSI_GRAD_BY_HAND);
 }
 
 UNUSED static void put_grad1(lks_tensor *t, double x)

@@ -230,6 +230,11 @@ static void overflow(void)
     ok(good, "B80: inf, -inf and NaN on one rank: every rank skips, halves its scale, keeps its bits");
     ok(backward(&r, (double[]){1, 1}, 1, 1) == LKS_OK && step(&r) == LKS_OK && value(&r, 0) == 0,
        "B80: the next step is taken");
+    /* What was reduced may be dropped. */
+    ok(backward(&r, (double[]){1, 1}, 1, 1) == LKS_OK && lks_params_zero_grad(r.ps) == LKS_OK &&
+           backward(&r, (double[]){-1, -1}, 1, 1) == LKS_OK && step(&r) == LKS_OK && value(&r, 0) == 1 &&
+           backward(&r, (double[]){1, 1}, 1, 1) == LKS_OK && step(&r) == LKS_OK && value(&r, 0) == 0,
+       "zero_grad after the reduction begins anew");
     /* One rank fails in backward: its loss is not one element. */
     int last = r.n - 1;
     lks_scope_begin(r.ctx);
@@ -240,7 +245,7 @@ static void overflow(void)
     lks_error_clear(r.ctx);
     int outcome = 0;
     st = step(&r);
-    lks_optim_report(r.opt, 6, &outcome, NULL, NULL, NULL, NULL, NULL);
+    lks_optim_report(r.opt, 8, &outcome, NULL, NULL, NULL, NULL, NULL);
     ok(st == LKS_OK && outcome == (r.me == last ? LKS_SKIPPED_HERE : LKS_SKIPPED_ELSEWHERE) && value(&r, 0) == 0,
        "and every rank skips that step");
     /* A failed forward pass hands in NULL. */

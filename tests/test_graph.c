@@ -713,6 +713,15 @@ static void introspection(void)
         ok(loss != NULL, "and outside of a region");
     }
     fine(lks_autocast_set_table(ctx, LKS_TABLE_CPU));
+    lks_scaler *scaler = NULL;
+    fine(lks_scaler_create(ctx, 1, &scaler));
+    fine(lks_autocast_set_policy(ctx, "mul", LKS_POLICY_LOWER));
+    lks_autocast_begin(ctx, LKS_F16, 1, 1);
+    lks_tensor *scaled = lks_scaler_scale(scaler, lks_full(ctx, LKS_F32, 0, NULL, 3));
+    lks_autocast_end(ctx);
+    fine(lks_autocast_set_policy(ctx, "mul", LKS_POLICY_DEFAULT));
+    ok(scaled && lks_dtype_of(scaled) == LKS_F32, "a scaled loss is float32 whatever the policy of mul");
+    lks_scaler_destroy(&scaler);
 }
 
 /* Rows against the published lists, whichever rows there are. */

@@ -734,7 +734,7 @@ static void weights(void)
     lks_scaler_set_scale(s, 1024);
     lks_optim_set_lr(opt, -1, 1);
     fake f = {.nominal = 4};
-    f.r = (lksi_reducer){&f, fake_finish, fake_failed, fake_weight, fake_nominal, fake_stepped, NULL, NULL};
+    f.r = (lksi_reducer){&f, fake_finish, fake_failed, fake_weight, fake_nominal, fake_stepped, NULL, NULL, NULL};
     void *p;
     lksi_device_alloc(ctx->dev, sizeof(double), &p);
     f.weight = p;
@@ -1099,7 +1099,7 @@ static void ranks(void)
     ok(last(opt).norm == size, "ranks with different gradients clip by the same norm");
     /* a rank that failed */
     fake f = {.failed = rank == size - 1};
-    f.r = (lksi_reducer){&f, fake_finish, fake_failed, fake_weight, fake_nominal, fake_stepped, NULL, NULL};
+    f.r = (lksi_reducer){&f, fake_finish, fake_failed, fake_weight, fake_nominal, fake_stepped, NULL, NULL, NULL};
     ps->reducer = &f.r;
     for (int i = 1; i < 3; i++) put(w[i]->grad_slot, (double[]){0}); /* as a reduction leaves them */
     double before = get1(w[0]);

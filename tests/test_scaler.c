@@ -376,6 +376,7 @@ static void outcomes(void)
     /* an infinity found by unscale counts, also when the program then clears it, and without a step */
     double before = scale_of(a.s);
     put_grad1(a.w[0], INFINITY);
+    put_grad1(a.w[1], 1);
     lks_optim_unscale(a.opt, a.s);
     put_grad1(a.w[0], 0);
     lks_optim_step(a.opt, a.s);
@@ -383,6 +384,7 @@ static void outcomes(void)
     lks_optim_report(a.opt, lks_optim_attempts(a.opt), &o, NULL, NULL, NULL, NULL, NULL);
     ok(o == LKS_SKIPPED_HERE && scale_of(a.s) == before / 2, "what unscale found stands");
     put_grad1(a.w[0], NAN);
+    put_grad1(a.w[1], 1);
     lks_optim_unscale(a.opt, a.s);
     ok(good(ctx, lks_scaler_update(a.s)) && scale_of(a.s) == before / 4, "unscale and update without a step");
     put_grad1(a.w[0], 0);
@@ -429,6 +431,42 @@ static void outcomes(void)
     }
     ok(good(ctx, lks_optim_step(a.opt, a.s)) && good(ctx, lks_scaler_update(a.s)) && get1(a.w[0]) == -1,
        "B14 after lks_params_zero_grad it steps");
+    drop(&a);
+    /* every other way to take a gradient for one of another scale */
+    a = make(LKS_F32, 1, 1, 1024);
+    lks_scaler *other = NULL;
+    lks_scaler_create(ctx, 1, &other);
+    lks_tensor *w = a.w[0];
+    for (int first = 0; first < 2; first++) {
+        lks_backward(first ? lks_scaler_scale(a.s, w) : w, LKS_NONE, 0);
+        lks_backward(first ? w : lks_scaler_scale(a.s, w), LKS_NONE, 0);
+        ok(fails(ctx, lks_optim_step(a.opt, a.s), LKS_ERR_STATE, "different scales", "w0") && get1(w) == 0,
+           "scaled and plain losses in one sum, %d", first);
+        lks_params_zero_grad(a.ps);
+    }
+    lks_backward(lks_scaler_scale(a.s, w), LKS_NONE, 0);
+    ok(fails(ctx, lks_optim_step(a.opt, NULL), LKS_ERR_STATE, "not given", "w0"), "a step without the scaler");
+    ok(fails(ctx, lks_optim_step(a.opt, other), LKS_ERR_STATE, "another scaler", "w0"), "a step with another scaler");
+    lks_backward(lks_scaler_scale(other, w), LKS_NONE, 0);
+    ok(fails(ctx, lks_optim_step(a.opt, a.s), LKS_ERR_STATE, "two scalers", "w0"), "losses of two scalers");
+    lks_params_zero_grad(a.ps);
+    lks_backward(lks_scaler_scale(a.s, w), LKS_NONE, 0);
+    ok(good(ctx, lks_optim_step(a.opt, a.s)) && good(ctx, lks_scaler_update(a.s)) && get1(w) == -1, "a step");
+    ok(fails(ctx, lks_optim_step(a.opt, a.s), LKS_ERR_STATE, "before the last lks_scaler_update", "w0"),
+       "another step with the same gradients");
+    lks_params_zero_grad(a.ps);
+    lks_backward(lks_scaler_scale(a.s, w), LKS_NONE, 0);
+    ok(good(ctx, lks_optim_unscale(a.opt, a.s)) && good(ctx, lks_scaler_update(a.s)), "unscale and update");
+    ok(fails(ctx, lks_optim_step(a.opt, a.s), LKS_ERR_STATE, "divided by lks_optim_unscale", "w0") &&
+           fails(ctx, lks_optim_step(a.opt, other), LKS_ERR_STATE, "divided by lks_optim_unscale", "w0") && get1(w) == -1,
+       "are not divided again");
+    ok(good(ctx, lks_optim_step(a.opt, NULL)) && get1(w) == -2, "but good for a step without a scaler");
+    lks_params_zero_grad(a.ps);
+    lks_scaler_set_bounds(a.s, 1, 256);
+    put_grad1(w, 1);
+    ok(good(ctx, lks_optim_step(a.opt, a.s)) && good(ctx, lks_scaler_update(a.s)) && scale_of(a.s) == 256,
+       "bounds hold from the next update on");
+    lks_scaler_destroy(&other);
     drop(&a);
     /* with a fixed scale gradients of several updates are one sum */
     a = make(LKS_F32, 1, 1, 1024);

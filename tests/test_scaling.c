@@ -302,6 +302,7 @@ static void blame(void)
        "also after an explicit unscale");
     lks_scaler_set_bounds(b.s, 0x1p-126, 0x1p126);
     lks_scaler_set_scale(b.s, 0x1p-100);
+    lks_params_zero_grad(b.ps);
     put_grad(b.w[2], (double[]){0, 1e30, 0, 0, 0});
     good(ctx, lks_optim_step(b.opt, b.s));
     good(ctx, lks_scaler_update(b.s));

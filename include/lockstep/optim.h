@@ -81,9 +81,10 @@ LKS_API lks_status lks_optim_set_schedule(lks_optim *opt, int kind, int64_t warm
  * and finite, copied. Local. */
 LKS_API lks_status lks_optim_set_schedule_table(lks_optim *opt, int64_t n, const double *factor);
 
-/* Keeps an exponential moving average of all weights, from their present values on: after each applied step average +=
- * (1 - d) (weight - average), d = decay, with warmup min(decay, (1 + k) / (10 + k)) after k applied steps. float32
- * (float64 for float64 parameters), part of checkpoints. Local. */
+/* Keeps an exponential moving average of all weights, from their values at the first call on (a later one changes decay
+ * and warmup only): after each applied step average += (1 - d) (weight - average), d = decay, with warmup min(decay, (1
+ * + k) / (10 + k)), k steps having been applied before it. float32 (float64 for float64 parameters), part of
+ * checkpoints. Local. */
 LKS_API lks_status lks_optim_set_ema(lks_optim *opt, double decay, int warmup);
 /* in 1: puts the averages in the place of the weights (for evaluation) and the weights aside; 0: the weights back, bit
  * for bit. In between a step, an unscale and a save are LKS_ERR_STATE. Local. */
@@ -92,9 +93,11 @@ LKS_API lks_status lks_optim_ema_swap(lks_optim *opt, int in);
 /* The step. s may be NULL (no scaling). Waits (on the device) for pending reductions, reduces flag, drift hash and
  * presence with MAX over the communicator, applies or skips. Gradients are left as they are. LKS_ERR_NO_GRADIENTS on a
  * rank none of whose parameters has one, which still takes part; if that holds everywhere nothing changes. Wrong
- * order (step twice before lks_scaler_update; a scaled backward added to unscaled gradients, or to gradients kept since
- * an update that may have changed the scale, as after a skipped step without lks_params_zero_grad): LKS_ERR_STATE naming
- * both calls, nothing changed. Collective. */
+ * order (step twice before lks_scaler_update) is LKS_ERR_STATE naming both calls, nothing changed; so are gradients of
+ * backward passes that s cannot divide: of another scaler, of before an update that may have changed the scale (as after
+ * a skipped step without lks_params_zero_grad), divided by lks_optim_unscale already, sums of scaled and unscaled ones
+ * (on several ranks the others then skip that step). With data parallelism no gradient at all is no error. Gradients
+ * that the program wrote are taken as they are. Collective. */
 LKS_API lks_status lks_optim_step(lks_optim *opt, lks_scaler *s);
 /* Divides the gradients by the scale (and the sample weight) now, so that the program may look at or change them;
  * records the finite test. Once between updates. Collective. */

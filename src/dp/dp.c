@@ -192,7 +192,12 @@ static lks_status finish(void *self)
     for (int k = 0; k < dp->buckets; k++) TRY(lksi_comm_wait(ctx->comm, &dp->bucket[k].rq));
     lks_status mine = average_staged(dp);
     for (int i = 0; i < dp->ps->n; i++)
-        if (dp->bucket_of[i] >= 0) dp->ps->e[i].t->grad_slot->st->version++;
+        if (dp->bucket_of[i] >= 0) {
+            lks_tensor *t = dp->ps->e[i].t;
+            int64_t scale = lksi_grad_scale(t);
+            t->grad_slot->st->version++;
+            lksi_grad_set_scale(t, scale);
+        }
     dp->finished = 1;
     if (mine != LKS_OK) dp->failed = 1;
     return mine;
@@ -235,6 +240,15 @@ static void new_window(lks_dp *dp)
 static void stepped(void *self)
 {
     new_window(self);
+}
+
+/* Reductions that are under way end first: their buffers will be used again. */
+static lks_status dropped(void *self)
+{
+    lks_dp *dp = self;
+    lks_status s = dp->synced ? finish(dp) : LKS_OK;
+    new_window(dp);
+    return s;
 }
 
 /* --- backward ----------------------------------------------------------------------------------------------------- */
@@ -398,7 +412,7 @@ lks_status lks_dp_create(lks_params *ps, int64_t bucket_bytes, lks_dp **out)
         dp->ctx = ctx;
         dp->ps = ps;
         dp->bucket_bytes = bucket_bytes ? bucket_bytes : BUCKET_BYTES;
-        dp->reducer = (lksi_reducer){dp, finish, failed, weight, nominal, stepped, here, bucket_of};
+        dp->reducer = (lksi_reducer){dp, finish, failed, weight, nominal, stepped, here, bucket_of, dropped};
         st = set_up(dp);
     }
     st = lksi_agree(ctx->comm, where, st);

@@ -13,6 +13,7 @@ typedef struct walk {
     const char *where;
     int64_t pass;
     int retain, create_graph;
+    int64_t scale; /* tensor.grad_scale of what arrives at leaves */
     lksi_node **heap; /* nodes with gradients, highest number first */
     int64_t heap_count, heap_room;
     lksi_node **stack; /* discovery */
@@ -93,6 +94,7 @@ static lks_status discover(walk *w, lksi_node *root)
             return lksi_fail(&w->ctx->base, LKS_ERR_MODIFIED, w->where,
                              "the graph of %s was freed by an earlier backward (pass retain = 1 there)",
                              lksi_node_name(n));
+        if (n->scale && n->scale != w->scale) w->scale = w->scale == LKSI_GRAD_PLAIN ? n->scale : LKSI_GRAD_MIXED;
         for (int i = 0; i < n->nin; i++) {
             lksi_edge e = n->edge[i];
             if (e.leaf) TRY(meet_leaf(w, e.leaf));
@@ -142,8 +144,6 @@ static lks_status add_in(walk *w, lks_tensor **sum, uint8_t *own, lks_tensor *g,
 static lks_status leaf_add(walk *w, lks_tensor *leaf, lks_tensor *g, int fresh)
 {
     lks_context *ctx = w->ctx;
-    if (!leaf->grad) leaf->grad_first = w->pass;
-    leaf->grad_pass = w->pass;
     if (g == leaf->grad_slot) { /* written in place by the rule */
         leaf->grad = lks_keep(g);
         return LKS_OK;
@@ -167,6 +167,13 @@ static lks_status leaf_add(walk *w, lks_tensor *leaf, lks_tensor *g, int fresh)
     lks_release(leaf->grad);
     leaf->grad = lks_keep(sum);
     return LKS_OK;
+}
+
+/* What the sum of gradients of scales a (there already) and b is. */
+static int64_t joint_scale(int64_t a, int64_t b)
+{
+    if (a == b || a == LKSI_GRAD_BY_HAND) return b;
+    return a == LKSI_GRAD_DIVIDED && b == LKSI_GRAD_PLAIN ? a : LKSI_GRAD_MIXED;
 }
 
 static lks_status run_hooks(lks_tensor *leaf)
@@ -212,7 +219,9 @@ static lks_status deliver(walk *w, lksi_edge e, lks_tensor *g, int fresh)
     if (g != leaf->grad_slot && !(g = conform(g, leaf->v.dtype, leaf->v.ndim, leaf->v.shape))) return w->ctx->base.code;
     leaf->uses--;
     if (w->capturing) return capture(w, leaf, g);
+    int64_t scale = joint_scale(lksi_grad_scale(leaf), w->scale);
     TRY(leaf_add(w, leaf, g, fresh));
+    lksi_grad_set_scale(leaf, scale);
     return leaf->uses == 0 ? run_hooks(leaf) : LKS_OK;
 }
 
@@ -385,10 +394,18 @@ static lks_status walk_from(walk *w, lks_tensor *root, lks_tensor *gradient)
          memcmp(gradient->v.shape, root->v.shape, (size_t)root->v.ndim * sizeof(int64_t))))
         return lksi_fail(&ctx->base, LKS_ERR_SHAPE, w->where, "the gradient is %s, the output %s",
                          lksi_tensor_text(gradient, text, sizeof text), lksi_tensor_text(root, other, sizeof other));
+    if (gradient != lks_none && gradient->ctx != ctx)
+        return lksi_fail(&ctx->base, LKS_ERR_ARGUMENT, w->where,
+                         "the gradient belongs to another context than the output");
+    for (int i = 0; i < w->n; i++)
+        if (w->inputs[i]->ctx != ctx)
+            return lksi_fail(&ctx->base, LKS_ERR_ARGUMENT, w->where,
+                             "input %d belongs to another context than the output", i);
     if (ctx->walking) /* the counts of leaves belong to one pass at a time */
         return lksi_fail(&ctx->base, LKS_ERR_STATE, w->where, "called from a hook: a backward pass is under way");
     ctx->walking = 1;
     w->pass = ++ctx->walk;
+    w->scale = LKSI_GRAD_PLAIN;
     int no_grad = ctx->no_grad;
     lksi_autocast_suspend(ctx);
     lks_status s = lks_scope_begin(ctx);

@@ -264,6 +264,7 @@ lks_status lks_params_zero_grad(lks_params *ps)
 {
     if (!ps) return LKS_ERR_ARGUMENT;
     int changed = 0;
+    if (ps->reducer && ps->reducer->dropped) TRY(ps->reducer->dropped(ps->reducer->self));
     for (int i = 0; i < ps->n; i++) {
         lksi_entry *e = &ps->e[i];
         if (e->is_buffer) continue;

@@ -35,6 +35,7 @@ typedef struct lksi_reducer {
     const int32_t *(*here)(void *self);             /* device: 1 = this rank's gradients were not finite before their
                                                      * reduction; NULL: not looked at */
     int (*bucket)(void *self, int entry);           /* bucket of an entry, -1: none */
+    lks_status (*dropped)(void *self);              /* the gradients are cleared: what was reduced is forgotten */
 } lksi_reducer;
 
 struct lks_params {

@@ -69,7 +69,6 @@ struct lks_optim {
     char *aside[LKSI_ARENAS]; /* the values while the averages stand in their place */
     int swapped;
     int state;
-    int64_t walk, scaled; /* at the unscale: backward passes and scaled losses so far */
     const lks_scaler *with; /* the scaler of that state, and its round */
     int64_t round;
     int64_t attempts, before; /* attempts made; those before the last load or creation cannot be asked about */
@@ -879,22 +878,23 @@ static int unreachable(lks_status s)
     return s == LKS_ERR_TIMEOUT || s == LKS_ERR_MPI || s == LKS_ERR_PEER_FAILED;
 }
 
-/* Everything up to the reduced vector, for step and unscale. *mine: this rank's failure, which it still took part with.
- * *some: a gradient is here. */
+/* Everything up to the reduced vector, for step and unscale. *mine: this rank's failure so far, which it still takes part
+ * with. *some: a gradient is here. */
 static lks_status first_half(lks_optim *opt, lks_scaler *s, pass *p, int write, lks_status *mine, int *some)
 {
     lksi_reducer *r = opt->ps->reducer;
-    int failed = 0;
+    int failed = *mine != LKS_OK;
+    lks_status reduced = LKS_OK;
     *some = 0;
-    *mine = LKS_OK;
     p->scaler = bytes_of(lksi_scaler_device(s), sizeof(lksi_scaler_state));
     p->weight = p->here = none;
     p->nominal = 0;
     opt->ctx->comm->step = opt->attempts + 1;
     if (r) {
-        if (!p->unscaled) *mine = r->finish(r->self);
-        if (unreachable(*mine)) return *mine;
-        failed = r->failed(r->self);
+        if (!p->unscaled) reduced = r->finish(r->self);
+        if (unreachable(reduced) || reduced == LKS_ERR_STATE) return reduced; /* calls out of order: nothing begun */
+        if (*mine == LKS_OK) *mine = reduced;
+        failed |= r->failed(r->self);
         p->weight = flat(r->weight(r->self), LKS_F64, 1);
         p->nominal = r->nominal(r->self);
         p->here = flat(r->here ? r->here(r->self) : NULL, LKS_I32, 1);
@@ -911,20 +911,36 @@ static lks_status averages_in(lks_optim *opt, const char *where)
                      "the averages stand in the place of the weights: lks_optim_ema_swap takes them out first");
 }
 
-/* Gradients scaled by two scales cannot be told apart any more; an infinity that was never cleared would bring the
- * scale down to its floor. */
-static lks_status one_scale(lks_optim *opt, lks_scaler *s, const char *where)
+/* What is wrong with a gradient that was multiplied by `scale` (tensor.grad_scale) for scaler s in `state`; NULL:
+ * nothing. Gradients written by hand, and unscaled ones while s has scaled no loss, are the program's business. */
+static const char *wrong_scale(int64_t scale, const lks_scaler *s, int state)
 {
-    if (!s) return LKS_OK;
-    int64_t since = lksi_scaler_since(s);
+    if (scale == LKSI_GRAD_BY_HAND) return NULL;
+    if (scale == LKSI_GRAD_MIXED && state == UNSCALED)
+        return "had been divided by lks_optim_unscale when a backward of lks_scaler_scale added scaled ones: unscale after "
+               "the last backward";
+    if (scale == LKSI_GRAD_MIXED)
+        return "is a sum of gradients with different scales: of scaled losses and plain ones, of two scalers, or of before "
+               "and after an update (also of a skipped step)";
+    if (!s) return scale > 0 ? "was scaled by a loss scaler that this call was not given" : NULL;
+    if (state == UNSCALED)
+        return scale > 0 ? "came of a backward of lks_scaler_scale after lks_optim_unscale: unscale after the last backward"
+                         : NULL;
+    if (scale == LKSI_GRAD_DIVIDED) return "was divided by lks_optim_unscale before";
+    if (scale == LKSI_GRAD_PLAIN) return lksi_scaler_used(s) ? "came of a loss that was not scaled, unlike others" : NULL;
+    return scale == lksi_scaler_number(s) ? NULL : "was scaled by another scale: before the last lks_scaler_update, or by "
+                                                   "another scaler";
+}
+
+static lks_status one_scale(lks_optim *opt, lks_scaler *s, const char *where, int state)
+{
     for (int i = 0; i < opt->segments; i++) {
-        const lks_tensor *t = opt->ps->e[opt->entry[i]].t;
-        if (!t->grad || t->grad_first > since || t->grad_pass <= since) continue;
-        return lksi_fail(&opt->ctx->base, LKS_ERR_STATE, where,
-                         "a backward added to a gradient of parameter %s that was scaled before the last "
-                         "lks_scaler_update, by another scale: call lks_params_zero_grad between that update and the "
-                         "next backward (also after a skipped step)",
-                         opt->ps->e[opt->entry[i]].name);
+        const lksi_entry *e = &opt->ps->e[opt->entry[i]];
+        const char *what = e->trainable ? wrong_scale(lksi_grad_scale(e->t), s, state) : NULL;
+        if (what)
+            return lksi_fail(&opt->ctx->base, LKS_ERR_STATE, where,
+                             "the gradient of parameter %s %s; lks_params_zero_grad after each update begins anew",
+                             e->name, what);
     }
     return LKS_OK;
 }
@@ -942,15 +958,8 @@ static lks_status step(lks_optim *opt, lks_scaler *s)
             "lks_optim_step was already called for this optimizer since the last lks_scaler_update: call that first");
     p.unscaled = state == UNSCALED;
     if (opt->swapped) return averages_in(opt, p.where);
-    if (p.unscaled && s && lksi_scaler_scaled(s) != opt->scaled)
-        for (int i = 0; i < opt->segments; i++)
-            if (ps->e[opt->entry[i]].t->grad_pass > opt->walk)
-                return lksi_fail(&ctx->base, LKS_ERR_STATE, p.where,
-                                 "a backward of lks_scaler_scale added scaled gradients to those of parameter %s that "
-                                 "lks_optim_unscale had divided: unscale after the last backward (lks_params_zero_grad "
-                                 "and lks_scaler_update begin anew)",
-                                 ps->e[opt->entry[i]].name);
-    TRY(one_scale(opt, s, p.where));
+    mine = one_scale(opt, s, p.where, state);
+    if (mine != LKS_OK && ctx->base.size == 1) return mine;
     TRY(first_half(opt, s, &p, 0, &mine, &some));
     TRY(decide(opt, &p, 0));
     ctx->attempt++;
@@ -983,15 +992,16 @@ static lks_status unscale(lks_optim *opt, lks_scaler *s)
                          state == STEPPED ? "lks_optim_step" : "lks_optim_unscale",
                          s ? "lks_scaler_update" : "lks_optim_step");
     if (opt->swapped) return averages_in(opt, p.where);
-    TRY(one_scale(opt, s, p.where));
+    mine = one_scale(opt, s, p.where, state);
+    if (mine != LKS_OK && opt->ctx->base.size == 1) return mine;
     TRY(first_half(opt, s, &p, 1, &mine, &some));
     TRY(decide(opt, &p, 1));
     enter_state(opt, s, UNSCALED);
-    opt->walk = opt->ctx->walk;
-    opt->scaled = s ? lksi_scaler_scaled(s) : 0;
     for (int i = 0; i < opt->segments; i++) {
-        lks_tensor *g = opt->ps->e[opt->entry[i]].t->grad_slot;
-        if (opt->seg[i].trainable && (opt->has[i] & LKSI_READ_GRAD)) g->st->version++;
+        lks_tensor *t = opt->ps->e[opt->entry[i]].t;
+        if (!opt->seg[i].trainable || !(opt->has[i] & LKSI_READ_GRAD)) continue;
+        t->grad_slot->st->version++;
+        lksi_grad_set_scale(t, LKSI_GRAD_DIVIDED);
     }
     return mine;
 }

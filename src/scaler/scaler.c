@@ -5,9 +5,12 @@
  */
 #include "scaler/scaler.h"
 
+#include "autocast/autocast.h"
 #include "dispatch/dispatch.h"
 #include "table/step.h"
+#include "tape/tape.h"
 
+#include <errno.h>
 #include <lockstep/ops.h>
 #include <math.h>
 #include <stdio.h>
@@ -23,8 +26,7 @@ struct lks_scaler {
     int64_t round;
     int recorded; /* optimizers have stepped or unscaled in this round */
     int scaled;   /* a loss was scaled in this round */
-    int64_t losses;    /* scaled in all */
-    int64_t since;     /* the context's backward passes when the scale last might have changed */
+    int64_t number;    /* of the present scale in the context: a new one whenever it may have changed */
     int64_t window, at; /* of lks_scaler_update_n: its length, iterations in it so far (0: none is open) */
 };
 
@@ -51,7 +53,7 @@ static void new_round(lks_scaler *s)
 static void new_scale(lks_scaler *s)
 {
     new_round(s);
-    s->since = s->ctx->walk;
+    s->number = ++s->ctx->scales;
 }
 
 lks_status lks_scaler_create(lks_context *ctx, int enabled, lks_scaler **out)
@@ -61,6 +63,7 @@ lks_status lks_scaler_create(lks_context *ctx, int enabled, lks_scaler **out)
     lks_scaler *s = lksi_alloc(&ctx->base, sizeof *s);
     if (!s) return LKS_ERR_MEMORY;
     s->ctx = ctx;
+    s->number = ++ctx->scales;
     s->enabled = enabled != 0;
     s->round = (int64_t)(lksi_now() * 1e9); /* no other scaler's, should it take the place of one in memory */
     s->set = (lksi_scaler_state){
@@ -111,8 +114,8 @@ int64_t lks_scaler_floor_limit(const lks_scaler *s) { return s ? s->set.floor_li
 int64_t lks_scaler_hysteresis(const lks_scaler *s) { return s ? s->set.hysteresis : 0; }
 int lks_scaler_dynamic(const lks_scaler *s) { return s && !s->set.fixed; }
 void lksi_scaler_recorded(lks_scaler *s) { s->recorded = 1; }
-int64_t lksi_scaler_scaled(const lks_scaler *s) { return s->losses; }
-int64_t lksi_scaler_since(const lks_scaler *s) { return s->since; }
+int64_t lksi_scaler_number(const lks_scaler *s) { return s->number; }
+int lksi_scaler_used(const lks_scaler *s) { return s->scaled; }
 
 /* --- settings --- */
 
@@ -259,10 +262,12 @@ lks_tensor *lks_scaler_scale(lks_scaler *s, lks_tensor *loss)
         return NULL;
     }
     int reduced = loss->v.dtype == LKS_F16 || loss->v.dtype == LKS_BF16;
+    lksi_autocast_suspend(s->ctx); /* the product is made in float32 whatever the policy of mul is */
     lks_tensor *y = lks_mul(reduced ? lks_to(loss, LKS_F32) : loss, s->scale);
-    if (y && y->requires_grad) { /* no gradient will come of it under no_grad */
+    lksi_autocast_resume(s->ctx);
+    if (y && y->node) { /* no gradient will come of it under no_grad */
+        y->node->scale = s->number;
         s->scaled = 1;
-        s->losses++;
     }
     return y;
 }
@@ -456,6 +461,8 @@ static lksi_scaler_state settings_of(const lksi_scaler_saved *saved)
         .fixed = saved->fixed};
 }
 
+#define COUNT_MAX (INT64_C(1) << 62) /* none counts so far */
+
 static lks_status check(lks_scaler *s, const char *where, const lksi_scaler_saved *saved, int policy)
 {
     lksi_base *b = &s->ctx->base;
@@ -471,11 +478,21 @@ static lks_status check(lks_scaler *s, const char *where, const lksi_scaler_save
     if (bad_settings(&file, text, sizeof text)) return lksi_fail(b, LKS_ERR_CORRUPT, where, "saved %s", text);
     if (!lksi_is_finite_f32(scale) || !(scale > 0))
         return lksi_fail(b, LKS_ERR_CORRUPT, where, "saved scale is %g", (double)scale);
+    double floor = policy == LKS_STATE_KEEP ? mine->floor : file.floor;
+    double ceiling = policy == LKS_STATE_KEEP ? mine->ceiling : file.ceiling;
+    double taken = (double)scale < floor ? floor : (double)scale > ceiling ? ceiling : (double)scale;
+    if (bad_scale(taken, 0, INFINITY, text, sizeof text))
+        return lksi_fail(b, LKS_ERR_CORRUPT, where, "saved %s", text);
     if (saved->credit < 0 || saved->strikes < 0 || saved->window_at < 0 || saved->sticky < 0 || saved->sticky > 1 ||
         saved->fixed < 0 || saved->fixed > 1)
         return lksi_fail(b, LKS_ERR_CORRUPT, where, "the saved window is impossible");
     if (saved->tracker < 0 || saved->good < 0 || saved->bad < 0 || saved->floor_skips < 0)
         return lksi_fail(b, LKS_ERR_CORRUPT, where, "a saved counter is negative (tracker %lld)",
+                         (long long)saved->tracker);
+    if (saved->tracker > COUNT_MAX || saved->good > COUNT_MAX || saved->bad > COUNT_MAX ||
+        saved->floor_skips > COUNT_MAX || saved->credit > COUNT_MAX || saved->strikes > COUNT_MAX ||
+        saved->window_at > COUNT_MAX)
+        return lksi_fail(b, LKS_ERR_CORRUPT, where, "a saved counter is beyond 2^62 (tracker %lld)",
                          (long long)saved->tracker);
     if (policy != LKS_STATE_REFUSE) return LKS_OK;
     const struct { const char *name; double file, program; } number[] = {
@@ -562,7 +579,7 @@ static int get_float(const char **at, const char *name, double *x)
     if (!key(at, name) || strncmp(*at, "0x", 2)) return 0;
     char *p, *end;
     unsigned long long m = strtoull(*at, &p, 16);
-    if (p == *at + 2 || *p != 'p' || m > 1ull << 53) return 0;
+    if (p == *at + 2 || *p != 'p' || m > 1ull << 53 || (p[1] != '-' && (p[1] < '0' || p[1] > '9'))) return 0;
     long e = strtol(p + 1, &end, 10);
     if (end == p + 1 || e < -2000 || e > 2000) return 0;
     *x = ldexp((double)m, (int)e);
@@ -573,7 +590,10 @@ static int get_int(const char **at, const char *name, int64_t *x)
 {
     if (!key(at, name)) return 0;
     char *end;
+    errno = 0;
+    if (**at != '-' && (**at < '0' || **at > '9')) return 0;
     *x = strtoll(*at, &end, 10);
+    if (errno) return 0;
     return end_of_value(at, end);
 }
 

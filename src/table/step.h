@@ -543,6 +543,9 @@ LKSI_HD void lksi_scaler_advance(lksi_scaler_state *s, int what, double given)
     } else if (what == LKSI_SCALER_STEP && some) {
         lksi_scaler_look(s, 0);
     }
+    /* bounds that were set after it */
+    if (what != LKSI_SCALER_HOLD && !s->fixed && (double)s->scale < s->floor) s->scale = (float)s->floor;
+    if (what != LKSI_SCALER_HOLD && !s->fixed && (double)s->scale > s->ceiling) s->scale = (float)s->ceiling;
 }
 
 #endif

@@ -61,6 +61,7 @@ typedef struct lksi_node {
     int64_t place;             /* in it */
     int freed;    /* saved tensors and edges are gone */
     int64_t pass; /* backward pass that last met it */
+    int64_t scale; /* number of the scale that it multiplies a loss by; 0: it does not */
     lksi_attr attr;
     lksi_edge *edge;   /* nin */
     lksi_saved *saved; /* nin inputs, then nout outputs */

@@ -10,6 +10,17 @@
 static lks_tensor none_; /* its address stands for an absent optional tensor; it is never written */
 lks_tensor *const lks_none = &none_;
 
+int64_t lksi_grad_scale(const lks_tensor *t)
+{
+    return t->grad && t->grad->st->version == t->grad_version ? t->grad_scale : LKSI_GRAD_BY_HAND;
+}
+
+void lksi_grad_set_scale(lks_tensor *t, int64_t scale)
+{
+    t->grad_scale = scale;
+    if (t->grad) t->grad_version = t->grad->st->version;
+}
+
 int lksi_any_null(int n, lks_tensor *const *t)
 {
     for (int i = 0; i < n; i++)

@@ -34,6 +34,7 @@ struct lks_context {
     int64_t next_node;     /* number of the next node */
     int64_t live_nodes, live_tensors;
     int64_t walk;          /* stamp of the last backward pass */
+    int64_t scales;        /* numbers given to scales of losses */
     int walking;           /* one is under way */
     void *dying;           /* nodes waiting to be freed, so that long graphs do not recurse */
     int draining;
@@ -98,10 +99,18 @@ struct lks_tensor {
     lks_tensor *grad;
     int64_t pass; /* backward pass that last counted it */
     int uses;     /* contributions still to come in that pass */
-    int64_t grad_first, grad_pass; /* backward passes that first and last added to grad */
+    /* What grad was multiplied by: the number of a scale (above 0) or one of those below; when its version was that. */
+    int64_t grad_scale, grad_version;
     lks_tensor *grad_slot; /* sealed parameter: its slice of the gradient arena */
     lksi_hook *hooks;
 };
+
+/* tensor.grad_scale: written by hand, or there is none; of losses that were not scaled; a sum of different ones; divided
+ * by lks_optim_unscale. */
+enum { LKSI_GRAD_BY_HAND = 0, LKSI_GRAD_PLAIN = -1, LKSI_GRAD_MIXED = -2, LKSI_GRAD_DIVIDED = -3 };
+/* grad_scale of t as it is now; LKSI_GRAD_BY_HAND if the program wrote to grad since. And sets it. */
+int64_t lksi_grad_scale(const lks_tensor *t);
+void lksi_grad_set_scale(lks_tensor *t, int64_t scale);
 
 /* Never fails the NULL pass-through silently: 1 if any of the n tensors is NULL. */
 int lksi_any_null(int n, lks_tensor *const *t);
