@@ -209,6 +209,7 @@ UNARY(cosh)
 UNARY(erf)
 UNARY(erfinv)
 UNARY(silu)
+UNARY(hardswish)
 CALL(do_leaky_relu) { NOT_USED; return lks_leaky_relu(in[0], 0.125); }
 CALL(do_elu) { NOT_USED; return lks_elu(in[0], 0.75); }
 CALL(do_softplus) { NOT_USED; return lks_softplus(in[0], 1.5, 2); }
@@ -235,6 +236,7 @@ BINARY(prelu)
 CALL(do_addcmul) { NOT_USED; return lks_addcmul(in[0], in[1], in[2], 0.5); }
 CALL(do_addcdiv) { NOT_USED; return lks_addcdiv(in[0], in[1], in[2], -2); }
 BACKWARD(silu_backward)
+BACKWARD(hardswish_backward)
 BACKWARD(prelu_weight_backward)
 #define NUMBERS(name, p, q)                                                                                    \
     CALL(do_##name) { return row(ctx, LKSI_OP_##name, 2, in, (lksi_attr){.scalar = {.a = p, .b = q}}); }
@@ -832,6 +834,7 @@ const sample samples[] = {
     ALL_SHAPES("erf", do_erf, IN_REAL, ROUGH),
     ALL_SHAPES("erfinv", do_erfinv, IN_UNIT, ROUGH),
     ALL_SHAPES("silu", do_silu, IN_REAL, ROUGH),
+    ALL_SHAPES("hardswish", do_hardswish, IN_REAL, ROUGH),
     ALL_SHAPES("leaky_relu", do_leaky_relu, IN_AWAY, 0),
     ALL_SHAPES("elu", do_elu, IN_AWAY, ROUGH),
     ALL_SHAPES("softplus", do_softplus, IN_REAL, ROUGH),
@@ -860,6 +863,7 @@ const sample samples[] = {
     {"addcdiv", "broadcast", do_addcdiv, ROUGH, N(T(IN_REAL, 4), T(IN_REAL, 3, 4), T(IN_AWAY, 3, 1))},
     {"addcdiv", "0-dim", do_addcdiv, ROUGH, N(SCALAR(IN_REAL), SCALAR(IN_REAL), SCALAR(IN_AWAY))},
     BOTH_SHAPES("silu_backward", do_silu_backward, IN_REAL, IN_REAL),
+    BOTH_SHAPES("hardswish_backward", do_hardswish_backward, IN_REAL, IN_REAL),
     BOTH_SHAPES("leaky_relu_backward", do_leaky_relu_backward, IN_REAL, IN_MASK),
     BOTH_SHAPES("elu_backward", do_elu_backward, IN_REAL, IN_AWAY),
     BOTH_SHAPES("softplus_backward", do_softplus_backward, IN_REAL, IN_REAL),

@@ -151,6 +151,7 @@ UNARY(erfinv)
 UNARY(abs)
 UNARY(sign)
 UNARY(silu)
+UNARY(hardswish)
 BINARY(pow)
 BINARY(prelu)
 BINARY(maximum)
@@ -939,6 +940,7 @@ static const op ops[] = {
     OP(abs, EACH),
     OP(sign, EACH),
     OP(silu, EACH),
+    OP(hardswish, EACH),
     OP(leaky_relu, EACH),
     OP(elu, EACH),
     OP(softplus, EACH),

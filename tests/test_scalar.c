@@ -35,6 +35,7 @@ REF(sinh, sinh(x))
 REF(cosh, cosh(x))
 REF(erf, erf(x))
 REF(silu, x / (1 + exp(-x)))
+REF(hardswish, x <= -3 ? 0 : x >= 3 ? x : x * (x + 3) / 6)
 REF(elu, x > 0 ? x : 0.75 * expm1(x))
 REF(leaky_relu, x > 0 ? x : 0.125 * x)
 REF(softplus, 2 * x > 20 ? x : (x > 0 ? x : 0) + log1p(exp(-fabs(2 * x))) / 2)
@@ -75,6 +76,7 @@ static const formula formulas[] = {
     {"erf", LKSI_OP_erf, ref_erf, 2.6, -6, 6, 0, 0},
     {"erfinv", LKSI_OP_erfinv, ref_erfinv, 0.9, -0.9999999, 0.9999999, 0, 0},
     {"silu", LKSI_OP_silu, ref_silu, 4, -80, 80, 0, 0},
+    {"hardswish", LKSI_OP_hardswish, ref_hardswish, 2, -5, 5, 0, 0},
     {"elu", LKSI_OP_elu, ref_elu, 3, -100, 100, 0.75, 0},
     {"leaky_relu", LKSI_OP_leaky_relu, ref_leaky_relu, 0.5, -1e10, 1e10, 0.125, 0},
     {"softplus", LKSI_OP_softplus, ref_softplus, 4, -40, 40, 2, 20},
@@ -165,6 +167,11 @@ static void edges(const char *isa)
     OF(silu, inf, inf); OF(silu, nan, nan); OF(silu, -0.0f, -0.0); OF(silu, 1e30f, 1e30f);
     is_bits(value(LKSI_OP_silu_backward, 0, 0, 2, 1, 1e20f, 0), 1, isa, "the slope of silu far right");
     is_bits(value(LKSI_OP_silu_backward, 0, 0, 2, 1, inf, 0), 1, isa, "the slope of silu at infinity");
+    OF(hardswish, -inf, 0); OF(hardswish, inf, inf); OF(hardswish, nan, nan); OF(hardswish, -3, 0); OF(hardswish, 3, 3);
+    is_bits(value(LKSI_OP_hardswish_backward, 0, 0, 2, 5, -3, 0), 0, isa, "the slope of hardswish at -3");
+    is_bits(value(LKSI_OP_hardswish_backward, 0, 0, 2, 5, 0, 0), 2.5, isa, "the slope of hardswish at 0");
+    is_bits(value(LKSI_OP_hardswish_backward, 0, 0, 2, 5, 3, 0), 5, isa, "the slope of hardswish at 3");
+    is_bits(value(LKSI_OP_hardswish_backward, 0, 0, 2, 5, nan, 0), nan, isa, "the slope of hardswish at NaN");
     is_bits(value(LKSI_OP_leaky_relu, 0.5, 0, 1, nan, 0, 0), nan, isa, "leaky_relu of NaN");
     is_bits(value(LKSI_OP_leaky_relu_backward, 0.5, 0, 2, 1, 0, 0), 0.5, isa, "the slope of leaky_relu at 0");
     is_bits(value(LKSI_OP_elu, 1, 0, 1, -inf, 0, 0), -1, isa, "elu of -inf");

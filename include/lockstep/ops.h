@@ -99,6 +99,8 @@ LKS_API lks_tensor *lks_abs(lks_tensor *x);
 LKS_API lks_tensor *lks_sign(lks_tensor *x);
 /* x sigmoid(x). */
 LKS_API lks_tensor *lks_silu(lks_tensor *x);
+/* x min(max(x + 3, 0), 6) / 6 (Howard et al., 2019); the gradient is 0 at -3 and 1 at 3. */
+LKS_API lks_tensor *lks_hardswish(lks_tensor *x);
 /* x > 0 ? x : slope x; the gradient at 0 is slope. */
 LKS_API lks_tensor *lks_leaky_relu(lks_tensor *x, double slope);
 /* x > 0 ? x : alpha (exp(x) - 1). */

@@ -70,6 +70,7 @@ RULE(sign)
         return LKS_OK;                                                                                         \
     }
 FUSED(silu)
+FUSED(hardswish)
 FUSED(leaky_relu)
 FUSED(elu)
 FUSED(softplus)
@@ -106,6 +107,12 @@ static lks_tensor *silu_second(lks_tensor *x)
     return lks_mul(lks_mul(s, lks_affine(s, -1, 1)), inner);
 }
 
+static lks_tensor *hardswish_second(lks_tensor *x)
+{
+    lks_tensor *zero = zero_like(x);
+    return lks_where(lks_lt(lks_abs(x), lks_add_scalar(zero, 3)), lks_add_scalar(zero, 1.0 / 3), zero);
+}
+
 static lks_tensor *elu_second(lks_tensor *x, double alpha)
 {
     lks_tensor *zero = zero_like(x);
@@ -121,6 +128,7 @@ static lks_tensor *softplus_second(lks_tensor *x, double beta, double threshold)
 }
 
 FUSED_AGAIN(silu, GIVE(1, lks_mul(lks_mul(b->g, dy), silu_second(x))))
+FUSED_AGAIN(hardswish, GIVE(1, lks_mul(lks_mul(b->g, dy), hardswish_second(x))))
 FUSED_AGAIN(elu, GIVE(1, lks_mul(lks_mul(b->g, dy), elu_second(x, b->attr->scalar.a))))
 FUSED_AGAIN(softplus,
             GIVE(1, lks_mul(lks_mul(b->g, dy), softplus_second(x, b->attr->scalar.a, b->attr->scalar.b))))

@@ -32,6 +32,7 @@ UNARY(cosh)
 UNARY(erf)
 UNARY(erfinv)
 UNARY(silu)
+UNARY(hardswish)
 
 #define WITH_NUMBER(name)                                                                                      \
     lks_tensor *lks_##name(lks_tensor *x, double v)                                                            \

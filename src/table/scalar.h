@@ -295,6 +295,22 @@ LKSI_HD double lksi_silu_backward(double dy, double x)
     return dy * (s * (1.0 + c * lksi_sigmoid(-c)));
 }
 
+LKSI_HD float lksi_hardswishf(float x)
+{
+    float r = x * ((x + 3.0f) / 6.0f);
+    return x <= -3.0f ? 0.0f : x >= 3.0f ? x : r;
+}
+LKSI_HD double lksi_hardswish(double x) { return x <= -3.0 ? 0.0 : x >= 3.0 ? x : x * ((x + 3.0) / 6.0); }
+LKSI_HD float lksi_hardswish_backwardf(float dy, float x)
+{
+    float r = dy * (x / 3.0f + 0.5f);
+    return x <= -3.0f ? 0.0f : x >= 3.0f ? dy : r;
+}
+LKSI_HD double lksi_hardswish_backward(double dy, double x)
+{
+    return x <= -3.0 ? 0.0 : x >= 3.0 ? dy : dy * (x / 3.0 + 0.5);
+}
+
 /* a: slope */
 LKSI_HD float lksi_leaky_reluf(float x, float a, float b) { return (void)b, x > 0.0f ? x : x * a; }
 LKSI_HD double lksi_leaky_relu(double x, double a, double b) { return (void)b, x > 0.0 ? x : x * a; }

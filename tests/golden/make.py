@@ -196,7 +196,8 @@ def elementwise_cases():
     case("where", "broadcast", torch.where, [flags(3, 4), real(3, 4), real(4)])
     # By domain: everywhere, above 0, within (-1, 1).
     everywhere = {"expm1": torch.expm1, "sin": torch.sin, "cos": torch.cos, "tan": torch.tan, "sinh": torch.sinh,
-                  "cosh": torch.cosh, "erf": torch.erf, "abs": torch.abs, "sign": torch.sign, "silu": F.silu}
+                  "cosh": torch.cosh, "erf": torch.erf, "abs": torch.abs, "sign": torch.sign, "silu": F.silu,
+                  "hardswish": F.hardswish}
     above = {"log2": torch.log2, "log10": torch.log10, "rsqrt": torch.rsqrt}
     within = {"asin": torch.asin, "acos": torch.acos, "erfinv": torch.erfinv, "log1p": torch.log1p}
     special = [0.0, -0.0, math.inf, -math.inf, math.nan, 1.0, -1.0, 2.0, 0.5, -0.5, 1e-30, -1e-30, 1e-40, 100.25]
@@ -210,8 +211,8 @@ def elementwise_cases():
     plain = {"exp": torch.exp, "log": torch.log, "sqrt": torch.sqrt, "tanh": torch.tanh, "sigmoid": torch.sigmoid,
              "relu": torch.relu, "reciprocal": torch.reciprocal}
     for name, fn in {**everywhere, **above, **within, **plain}.items():
-        # The gradient of silu at infinity is torch's infinity times 0, Lockstep's limit.
-        numbers = [v for v in special if not math.isinf(v)] if name == "silu" else special
+        # At infinity silu's gradient and hardswish are torch's infinity times 0, Lockstep's limit.
+        numbers = [v for v in special if not math.isinf(v)] if name in ("silu", "hardswish") else special
         case(name, "special", fn, [given(numbers)], autocast=False)
     for name in ("sin", "cos", "tan"):
         case(name, "large", everywhere[name], [given([1e3, -3e4, 1e5, 1.5e6, 1e8, -1e15, 1e30])], autocast=False)
