@@ -164,6 +164,38 @@ static lks_tensor *check_cube(void *user, lks_tensor *const *in, int n)
     return cubed(lks_mul(in[0], in[1]), user, LKS_DTYPE_NONE);
 }
 
+/* Functions that leave a region and no_grad open, and fail. */
+static lks_status careless(lks_custom *call, void *user, int nin, lks_tensor *const *in, int nout, lks_tensor **out)
+{
+    (void)call, (void)user, (void)nin, (void)nout;
+    lks_autocast_begin(ctx, LKS_F16, 1, 1);
+    lks_no_grad_begin(ctx);
+    out[0] = lks_exp(in[0]);
+    return LKS_ERR_ARGUMENT;
+}
+
+static lks_status careless_block(void *user, int nin, lks_tensor *const *in, int nout, lks_tensor **out)
+{
+    return careless(NULL, user, nin, in, nout, out);
+}
+
+static void left_open(void)
+{
+    lks_tensor *x = leaf(random_tensor(LKS_F32, MAT(2, 2))), *y = NULL;
+    for (int inside = 0; inside < 2; inside++) {
+        if (inside) lks_autocast_begin(ctx, LKS_BF16, 1, 1);
+        for (int k = 0; k < 2; k++) {
+            lks_status s = k ? lks_recompute(ctx, careless_block, NULL, 1, &x, 1, &y)
+                             : lks_custom_call(ctx, "careless", careless, NULL, NULL, LKS_DTYPE_NONE, 1, &x, 1, &y);
+            lks_error_clear(ctx);
+            ok(s != LKS_OK && lks_autocast_depth(ctx) == inside && lks_grad_enabled(ctx) &&
+                   lks_autocast_enabled(ctx) == inside,
+               "what a function that fails leaves open is closed: %s, depth %d", k ? "recompute" : "custom", inside);
+        }
+        if (inside) lks_autocast_end(ctx);
+    }
+}
+
 static void custom(void)
 {
     lks_tensor *x = leaf(lks_full(ctx, LKS_F32, 0, NULL, 2)), *g[1], *h[1];
@@ -835,6 +867,7 @@ int main(void)
         diag("device %s", device[i]);
         lks_scope_begin(ctx);
         custom();
+        left_open();
         custom_precision();
         recompute();
         custom_again();

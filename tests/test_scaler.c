@@ -458,7 +458,8 @@ static void outcomes(void)
     lks_backward(lks_scaler_scale(a.s, w), LKS_NONE, 0);
     ok(good(ctx, lks_optim_unscale(a.opt, a.s)) && good(ctx, lks_scaler_update(a.s)), "unscale and update");
     ok(fails(ctx, lks_optim_step(a.opt, a.s), LKS_ERR_STATE, "divided by lks_optim_unscale", "w0") &&
-           fails(ctx, lks_optim_step(a.opt, other), LKS_ERR_STATE, "divided by lks_optim_unscale", "w0") && get1(w) == -1,
+           fails(ctx, lks_optim_step(a.opt, other), LKS_ERR_STATE, "divided by lks_optim_unscale", "w0") &&
+           get1(w) == -1,
        "are not divided again");
     ok(good(ctx, lks_optim_step(a.opt, NULL)) && get1(w) == -2, "but good for a step without a scaler");
     lks_params_zero_grad(a.ps);

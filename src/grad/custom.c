@@ -169,16 +169,17 @@ static lks_status call(lks_context *ctx, lks_custom *c, lks_dtype cast, int nin,
     TRY(cast_inputs(ctx, c->head.name, cast, nin, in, use, &off));
     c->autocast = lksi_autocast_now(ctx);
     if (off) c->autocast.enabled = 0;
-    if (off) TRY(lksi_autocast_enter(ctx, &c->autocast, &replay));
+    TRY(lksi_autocast_enter(ctx, &c->autocast, &replay)); /* and out again, whatever forward leaves open */
     lksi_recompute *rc = ctx->recompute;
+    int no_grad = ctx->no_grad;
     ctx->recompute = NULL;
     ctx->no_grad++;
     c->running = 1;
     lks_status s = c->forward(c, c->user, nin, use, nout, out);
     c->running = 0;
-    ctx->no_grad--;
+    ctx->no_grad = no_grad;
     ctx->recompute = rc;
-    if (off) lksi_autocast_leave(ctx, &replay);
+    lksi_autocast_leave(ctx, &replay);
     if (s == LKS_OK) s = own_outputs(ctx, c, nin, use, nout, out);
     if (s != LKS_OK || !lksi_tape_wants(ctx, nin, use)) return s;
     s = lksi_tape_record_custom(ctx, c, call_free, nin, use, nout, out);

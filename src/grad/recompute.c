@@ -146,11 +146,17 @@ lks_status lks_recompute(lks_context *ctx, lks_recompute_fn fn, void *user, int 
     }
     a->autocast = lksi_autocast_now(ctx);
     read_random(ctx, a);
+    lksi_autocast_replay replay;
     lks_status s = lks_scope_begin(ctx);
     if (s == LKS_OK) {
-        ctx->recompute = &a->rc;
-        s = fn(user, nin, in, nout, out);
-        ctx->recompute = NULL;
+        s = lksi_autocast_enter(ctx, &a->autocast, &replay);
+        if (s == LKS_OK) { /* what fn leaves open is closed, as in the second run */
+            ctx->recompute = &a->rc;
+            s = fn(user, nin, in, nout, out);
+            ctx->recompute = NULL;
+            ctx->no_grad = 0;
+            lksi_autocast_leave(ctx, &replay);
+        }
         if (s == LKS_OK && lksi_any_null(nout, out)) s = ctx->base.code ? ctx->base.code : LKS_ERR_ARGUMENT;
         for (int i = 0; i < nout; i++) lks_keep(out[i]);
         lks_scope_end(ctx);

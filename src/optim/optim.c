@@ -878,8 +878,8 @@ static int unreachable(lks_status s)
     return s == LKS_ERR_TIMEOUT || s == LKS_ERR_MPI || s == LKS_ERR_PEER_FAILED;
 }
 
-/* Everything up to the reduced vector, for step and unscale. *mine: this rank's failure so far, which it still takes part
- * with. *some: a gradient is here. */
+/* Everything up to the reduced vector, for step and unscale. *mine: this rank's failure so far, which it still takes
+ * part with. *some: a gradient is here. */
 static lks_status first_half(lks_optim *opt, lks_scaler *s, pass *p, int write, lks_status *mine, int *some)
 {
     lksi_reducer *r = opt->ps->reducer;
@@ -917,19 +917,17 @@ static const char *wrong_scale(int64_t scale, const lks_scaler *s, int state)
 {
     if (scale == LKSI_GRAD_BY_HAND) return NULL;
     if (scale == LKSI_GRAD_MIXED && state == UNSCALED)
-        return "had been divided by lks_optim_unscale when a backward of lks_scaler_scale added scaled ones: unscale after "
-               "the last backward";
+        return "had been divided by lks_optim_unscale when a backward of lks_scaler_scale added scaled ones: unscale "
+               "after the last backward";
     if (scale == LKSI_GRAD_MIXED)
-        return "is a sum of gradients with different scales: of scaled losses and plain ones, of two scalers, or of before "
-               "and after an update (also of a skipped step)";
+        return "is a sum of gradients with different scales: of scaled losses and plain ones, of two scalers, or of "
+               "before and after an update (also of a skipped step)";
     if (!s) return scale > 0 ? "was scaled by a loss scaler that this call was not given" : NULL;
-    if (state == UNSCALED)
-        return scale > 0 ? "came of a backward of lks_scaler_scale after lks_optim_unscale: unscale after the last backward"
-                         : NULL;
+    if (state == UNSCALED) return scale > 0 ? "is scaled: unscale after the last backward of lks_scaler_scale" : NULL;
     if (scale == LKSI_GRAD_DIVIDED) return "was divided by lks_optim_unscale before";
-    if (scale == LKSI_GRAD_PLAIN) return lksi_scaler_used(s) ? "came of a loss that was not scaled, unlike others" : NULL;
-    return scale == lksi_scaler_number(s) ? NULL : "was scaled by another scale: before the last lks_scaler_update, or by "
-                                                   "another scaler";
+    if (scale == LKSI_GRAD_PLAIN) return lksi_scaler_used(s) ? "came of a loss that was not scaled" : NULL;
+    if (scale == lksi_scaler_number(s)) return NULL;
+    return "was scaled by another scale: before the last lks_scaler_update, or by another scaler";
 }
 
 static lks_status one_scale(lks_optim *opt, lks_scaler *s, const char *where, int state)
