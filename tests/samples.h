@@ -39,7 +39,8 @@ enum {
     ONCE = 1,      /* the backward row is fused: not twice differentiable */
     COMPOSITE = 2, /* several rows: the last one recorded need not be `row` */
     LARGE = 4,     /* for the comparison of thread counts only */
-    ROUGH = 8      /* sums or quotients that lose some more bits in reduced floats */
+    ROUGH = 8,     /* sums or quotients that lose some more bits in reduced floats */
+    CHAIN = 16     /* and several products one after the other, each rounded to the tensors' dtype */
 };
 
 #define SAMPLE_INPUTS 7
