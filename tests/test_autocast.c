@@ -56,6 +56,7 @@ static const struct { const char *row, *cuda, *cpu; } other_names[] = {
     {"cross_entropy_soft", "cross_entropy", "cross_entropy_loss"},
     {"gru", "GRUCell", "mkldnn_rnn_layer"},
     {"gru_cell", "GRUCell", "GRUCell"},
+    {"linalg_lu_factor", "_lu_with_info", "_lu_with_info"},
     {"lstm", "LSTMCell", "mkldnn_rnn_layer"},
     {"lstm_cell", "LSTMCell", "LSTMCell"},
     {"multi_head_attention", "_native_multi_head_attention", "_native_multi_head_attention"},
