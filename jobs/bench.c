@@ -119,7 +119,6 @@ PEAK_LOOP(peak_avx512, 64, __attribute__((target("avx512f,fma"), optimize("O3,fp
 #endif
 PEAK_LOOP(peak_base, 16, __attribute__((noinline)))
 
-static int peak_lanes;
 static void peak_member(int i, int n, void *user)
 {
     volatile float *sink = user;
@@ -170,12 +169,12 @@ static int limits(void)
     float sink[THREADS_MAX], *stream = aligned_alloc(64, STREAM * sizeof *stream);
     int64_t square[2] = {1024, 1024};
     if (!stream) return 1;
-    peak_lanes = 4;
+    int lanes = 4; /* float32 numbers in a register */
 #if defined __x86_64__
-    if (__builtin_cpu_supports("avx512f")) peak_lanes = 16;
-    else if (__builtin_cpu_supports("avx2")) peak_lanes = 8;
+    if (__builtin_cpu_supports("avx512f")) lanes = 16;
+    else if (__builtin_cpu_supports("avx2")) lanes = 8;
 #endif
-    peak = 2.0 * CHAINS * PEAK_STEPS * peak_lanes * threads / median(one_peak, sink, 0, &quiet);
+    peak = 2.0 * CHAINS * PEAK_STEPS * lanes * threads / median(one_peak, sink, 0, &quiet);
     for (int64_t i = 0; i < STREAM; i++) stream[i] = 1;
     bandwidth = 8.0 * STREAM / median(one_stream, stream, 0, &quiet);
     free(stream);

@@ -227,16 +227,6 @@ GRAD(g_sum, lks_view_as_real(lks_sum(lks_mul(z, lks_sum(w, 1, (int[]){0}, 0, LKS
                                      LKS_DTYPE_NONE)))
 GRAD(g_where,
      lks_view_as_real(lks_where(lks_gt(in[0], in[1]), lks_affine(z, 2, -1), lks_mean(w, 0, NULL, 0, LKS_DTYPE_NONE))))
-/* The gradient of a gradient: of z conj(z) w + exp z. */
-static lks_tensor *g_twice(void *user, lks_tensor *const *in, int n)
-{
-    (void)user, (void)n;
-    lks_tensor *z = rotated(in), *w = lks_complex(in[2], in[3]), *g;
-    lks_tensor *y = lks_add(lks_mul(lks_mul(z, lks_conj(z)), w), lks_div(lks_exp(z), w));
-    lks_tensor *loss = lks_sum(lks_view_as_real(y), 0, NULL, 0, LKS_DTYPE_NONE);
-    if (!lks_requires_grad(z)) return NULL;
-    return lks_gradients(loss, LKS_NONE, 1, &z, 1, 1, &g) == LKS_OK ? lks_view_as_real(g) : NULL;
-}
 
 static void gradients(void)
 {
@@ -285,7 +275,6 @@ static void gradients(void)
                LKS_OK &&
            same(lks_grad(zero), 2, none, 0),
        "abs and angle at 0 have gradient 0");
-    (void)g_twice;
     lks_scope_end(ctx);
 }
 

@@ -9,7 +9,6 @@
 #include <string.h>
 
 #define WORKSPACE ((int64_t)32 << 20)
-#define TABLE 512 /* products that are remembered */
 
 /* Scratch slots of a stream. */
 enum { COPY_X, COPY_Y, COPY_BIAS, WORK };
@@ -34,12 +33,12 @@ typedef struct entry {
 
 typedef struct blas {
     cublasLtHandle_t lt;
-    int count;
-    entry *table[TABLE];
+    lksi_remembered known;
 } blas;
 
-static void drop(lksi_cuda *cuda, entry *e)
+static void drop(lksi_cuda *cuda, void *remembered)
 {
+    entry *e = remembered;
     if (!e) return;
     if (e->desc) cublasLtMatmulDescDestroy(e->desc);
     if (e->a) cublasLtMatrixLayoutDestroy(e->a);
@@ -51,7 +50,7 @@ static void drop(lksi_cuda *cuda, entry *e)
 static void destroy(lksi_cuda *cuda, void *state)
 {
     blas *s = state;
-    for (int i = 0; i < TABLE; i++) drop(cuda, s->table[i]);
+    for (int i = 0; i < LKSI_REMEMBERED; i++) drop(cuda, s->known.entry[i]);
     if (s->lt) cublasLtDestroy(s->lt);
     lksi_cuda_free(cuda, s);
 }
@@ -138,31 +137,11 @@ static cublasStatus_t describe(blas *s, entry *e)
     return c;
 }
 
-static unsigned hash(const key *k)
-{
-    uint64_t h = 1469598103934665603u;
-    const unsigned char *p = (const unsigned char *)k;
-    for (size_t i = 0; i < sizeof *k; i++) h = (h ^ p[i]) * 1099511628211u;
-    return (unsigned)(h >> 32) % TABLE;
-}
-
 /* The remembered product, or a new one. */
 static lks_status lookup(lksi_cuda *cuda, const lksi_args *a, blas *s, const key *k, entry **out)
 {
-    unsigned at = hash(k);
-    for (; s->table[at]; at = (at + 1) % TABLE)
-        if (!memcmp(&s->table[at]->k, k, sizeof *k)) {
-            *out = s->table[at];
-            return LKS_OK;
-        }
-    if (s->count >= TABLE / 2) { /* shapes that change all the time: start anew */
-        for (int i = 0; i < TABLE; i++) {
-            drop(cuda, s->table[i]);
-            s->table[i] = NULL;
-        }
-        s->count = 0;
-        at = hash(k);
-    }
+    void **at = lksi_remembered_at(cuda, &s->known, k, sizeof *k, drop);
+    if ((*out = *at)) return LKS_OK;
     entry *e = lksi_cuda_alloc(cuda, sizeof *e);
     if (!e) return lksi_cuda_why(a, LKS_ERR_MEMORY, "no host memory");
     e->k = *k;
@@ -171,8 +150,8 @@ static lks_status lookup(lksi_cuda *cuda, const lksi_args *a, blas *s, const key
         drop(cuda, e);
         return failed(a, "cublasLt has no algorithm for this product", c);
     }
-    s->table[at] = e;
-    s->count++;
+    *at = e;
+    s->known.count++;
     *out = e;
     return LKS_OK;
 }

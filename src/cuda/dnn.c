@@ -12,7 +12,6 @@
 #include <string.h>
 
 #define WORKSPACE ((int64_t)512 << 20) /* algorithms that want more are left aside */
-#define TABLE 512                      /* convolutions that are remembered */
 
 /* Scratch slots of a stream. */
 enum { COPY_X, COPY_W, COPY_Y, WORK };
@@ -38,15 +37,15 @@ typedef struct entry {
 typedef struct dnn {
     cudnnHandle_t handle;
     cudnnActivationDescriptor_t identity;
-    int count;
-    entry *table[TABLE];
+    lksi_remembered known;
 } dnn;
 
 #define GO(call)                                                                                               \
     if (c == CUDNN_STATUS_SUCCESS) c = (call)
 
-static void drop(lksi_cuda *cuda, entry *e)
+static void drop(lksi_cuda *cuda, void *remembered)
 {
+    entry *e = remembered;
     if (!e) return;
     if (e->x) cudnnDestroyTensorDescriptor(e->x);
     if (e->y) cudnnDestroyTensorDescriptor(e->y);
@@ -59,7 +58,7 @@ static void drop(lksi_cuda *cuda, entry *e)
 static void destroy(lksi_cuda *cuda, void *state)
 {
     dnn *s = state;
-    for (int i = 0; i < TABLE; i++) drop(cuda, s->table[i]);
+    for (int i = 0; i < LKSI_REMEMBERED; i++) drop(cuda, s->known.entry[i]);
     if (s->identity) cudnnDestroyActivationDescriptor(s->identity);
     if (s->handle) cudnnDestroy(s->handle);
     lksi_cuda_free(cuda, s);
@@ -162,14 +161,6 @@ static cudnnStatus_t describe(dnn *s, entry *e)
     return c;
 }
 
-static unsigned hash(const key *k)
-{
-    uint64_t h = 1469598103934665603u;
-    const unsigned char *p = (const unsigned char *)k;
-    for (size_t i = 0; i < sizeof *k; i++) h = (h ^ p[i]) * 1099511628211u;
-    return (unsigned)(h >> 32) % TABLE;
-}
-
 static const char *text(const key *k, char *to, size_t bytes)
 {
     const int32_t *const part[3] = {k->x, k->w, k->y};
@@ -186,20 +177,8 @@ static const char *text(const key *k, char *to, size_t bytes)
 /* The remembered convolution, or a new one. One that the library does not take is remembered too, as its code. */
 static lks_status lookup(lksi_cuda *cuda, const lksi_args *a, dnn *s, const key *k, entry **out)
 {
-    unsigned at = hash(k);
-    for (; s->table[at]; at = (at + 1) % TABLE)
-        if (!memcmp(&s->table[at]->k, k, sizeof *k)) {
-            *out = s->table[at];
-            return LKS_OK;
-        }
-    if (s->count >= TABLE / 2) { /* shapes that change all the time: start anew */
-        for (int i = 0; i < TABLE; i++) {
-            drop(cuda, s->table[i]);
-            s->table[i] = NULL;
-        }
-        s->count = 0;
-        at = hash(k);
-    }
+    void **at = lksi_remembered_at(cuda, &s->known, k, sizeof *k, drop);
+    if ((*out = *at)) return LKS_OK;
     entry *e = lksi_cuda_alloc(cuda, sizeof *e);
     if (!e) return lksi_cuda_why(a, LKS_ERR_MEMORY, "no host memory");
     e->k = *k;
@@ -208,8 +187,8 @@ static lks_status lookup(lksi_cuda *cuda, const lksi_args *a, dnn *s, const key 
         drop(cuda, e);
         return lksi_cuda_why(a, LKS_ERR_MEMORY, "cuDNN has no memory");
     }
-    s->table[at] = e;
-    s->count++;
+    *at = e;
+    s->known.count++;
     *out = e;
     return LKS_OK;
 }

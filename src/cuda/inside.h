@@ -8,6 +8,8 @@
 #include "cuda/cuda.h"
 #include "device/plugin.h"
 
+#include <string.h>
+
 /* dst[0, bytes) = src, which is read at once; bytes <= 4096. In kernels/copy.cu. */
 cudaError_t lksi_cuda_write(cudaStream_t stream, void *dst, const void *src, int64_t bytes);
 
@@ -23,6 +25,33 @@ lks_status lksi_cuda_failed(lksi_cuda *cuda, lks_status code, const char *format
     __attribute__((format(printf, 3, 4)));
 
 const char *lksi_cuda_failure(const lksi_cuda *cuda); /* that text */
+
+/* What a library described, to be found again: entries begin with their key, `bytes` long, without padding. */
+#define LKSI_REMEMBERED 512
+typedef struct lksi_remembered {
+    void *entry[LKSI_REMEMBERED];
+    int count;
+} lksi_remembered;
+
+/* Where the entry with this key is, or NULL that it may take the place of. When half of the places are taken, as by
+ * shapes that change all the time, all are dropped first. */
+static inline void **lksi_remembered_at(lksi_cuda *cuda, lksi_remembered *r, const void *key, size_t bytes,
+                                        void (*drop)(lksi_cuda *, void *))
+{
+    const unsigned char *p = (const unsigned char *)key;
+    uint64_t h = 1469598103934665603u;
+    for (size_t i = 0; i < bytes; i++) h = (h ^ p[i]) * 1099511628211u;
+    unsigned first = (unsigned)(h >> 32) % LKSI_REMEMBERED, at = first;
+    for (; r->entry[at]; at = (at + 1) % LKSI_REMEMBERED)
+        if (!memcmp(r->entry[at], key, bytes)) return &r->entry[at];
+    if (r->count < LKSI_REMEMBERED / 2) return &r->entry[at];
+    for (int i = 0; i < LKSI_REMEMBERED; i++) {
+        drop(cuda, r->entry[i]);
+        r->entry[i] = NULL;
+    }
+    r->count = 0;
+    return &r->entry[first];
+}
 
 extern const lksi_collectives lksi_cuda_collectives; /* nccl.c */
 
