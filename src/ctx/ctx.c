@@ -163,7 +163,13 @@ int lks_device_probe(const char *device, char *text, int bytes)
 #else
     const lksi_plugin *plugin = lksi_plugin_load("cuda", path, why);
     int n = plugin ? plugin->probe(why, LKSI_TEXT) : 0;
-    if (text) snprintf(text, (size_t)bytes, plugin ? "%s (module %s)" : "%s", why, path);
+    if (!text) return n;
+    int at = snprintf(text, (size_t)bytes, plugin ? "%s (module %s)" : "%s", why, path);
+    if (!plugin || at >= bytes) return n;
+    plugin = lksi_plugin_load("cumath", path, why);
+    if (plugin) plugin->probe(why, LKSI_TEXT);
+    snprintf(text + at, (size_t)(bytes - at),
+             plugin ? "; %s (module %s)" : "; no Fourier transforms and linear algebra: %s", why, path);
     return n;
 #endif
 }

@@ -32,7 +32,7 @@ struct lksi_event { cudaEvent_t event, inner; int64_t captured; int early; };
 #undef OP
 #undef OP_VIEW
 
-static const lksi_cuda_kernel kernels[LKSI_OP_COUNT] = {
+const lksi_cuda_kernel lksi_cuda_kernels[LKSI_OP_COUNT] = {
 #define OP(name, ...) [LKSI_OP_##name] = SECOND(LKSI_LACKS_##name, lksi_cuda_##name, ~),
 #define OP_VIEW(name, ...) [LKSI_OP_##name] = NULL,
 #include "table/ops.def"
@@ -75,13 +75,14 @@ struct graph {
 struct lksi_cuda {
     lksi_base *base;
     int device, sms, sm;
+    const lksi_plugin *(*module)(const char *name, char *path, char *why);
     cudaStream_t stream[LKSI_STREAMS];
     struct scratch scratch[LKSI_STREAMS][LKSI_CUDA_SLOTS];
     void **retired; /* outgrown scratch memory: queued work may still use it */
     int retired_count, retired_room;
     struct pinned *pinned[PINNED_SIZES];
     lksi_fault fault;
-    struct { void *p; void (*destroy)(lksi_cuda *cuda, void *state); } state[LKSI_CUDA_STATES];
+    struct { void *p; void (*destroy)(lksi_cuda *cuda, void *state); } state[LKSI_CUDA_ALL_STATES];
     char describe[256];
     char failure[LKSI_WHY];
     struct waiter waiter;
@@ -266,7 +267,7 @@ static void cuda_close(void *self)
     if (c->foreign) (void)cudaEventDestroy(c->foreign);
     for (int i = 0; i < LKSI_STREAMS; i++)
         if (c->stream[i]) (void)cudaStreamSynchronize(c->stream[i]);
-    for (int i = 0; i < LKSI_CUDA_STATES; i++)
+    for (int i = 0; i < LKSI_CUDA_ALL_STATES; i++)
         if (c->state[i].p && c->state[i].destroy) c->state[i].destroy(c, c->state[i].p);
     for (int i = 0; i < LKSI_STREAMS; i++)
         for (int k = 0; k < LKSI_CUDA_SLOTS; k++)
@@ -296,6 +297,7 @@ static lks_status cuda_open(lksi_base *b, const lksi_device_options *o, void **s
     lksi_cuda *c = host->alloc(b, sizeof *c);
     if (!c) return LKS_ERR_MEMORY;
     c->base = b;
+    c->module = o ? o->module : NULL;
     lks_status code = open_parts(c, o);
     if (code != LKS_OK) {
         if (c->failure[0]) host->fail(b, code, "cuda", "%s", c->failure);
@@ -776,7 +778,7 @@ static void *cuda_host_view(void *self, void *p)
 static int cuda_has(void *self, int op)
 {
     (void)self;
-    return op >= 0 && op < LKSI_OP_COUNT && kernels[op] != NULL;
+    return op >= 0 && op < LKSI_OP_COUNT && lksi_cuda_kernels[op] != NULL;
 }
 
 /* No kernel here knows complex numbers yet. */
@@ -795,10 +797,10 @@ static lks_status cuda_launch(void *self, int stream, const lksi_args *a)
     lks_status code = report(c);
     if (code != LKS_OK)
         lksi_cuda_why(a, code, "an earlier call failed: %s", c->failure);
-    else if (!kernels[a->op] || is_complex(a))
+    else if (!lksi_cuda_kernels[a->op] || is_complex(a))
         code = lksi_cuda_why(a, LKS_ERR_UNSUPPORTED, "there is no kernel for it");
     else
-        code = kernels[a->op](c, c->stream[stream], a);
+        code = lksi_cuda_kernels[a->op](c, c->stream[stream], a);
     lksi_cuda_leave(c, was);
     return code;
 }
@@ -819,6 +821,14 @@ int lksi_cuda_sm(const lksi_cuda *c) { return c->sm; }
 lksi_fault lksi_cuda_fault(const lksi_cuda *c) { return c->fault; }
 void *lksi_cuda_alloc(lksi_cuda *c, int64_t bytes) { return host->alloc(c->base, bytes); }
 void lksi_cuda_free(lksi_cuda *c, void *p) { host->free(c->base, p); }
+
+const void *lksi_cuda_module(const lksi_cuda *c, const char *name, char *why)
+{
+    char path[LKSI_TEXT], text[LKSI_TEXT] = "nothing here loads modules";
+    const lksi_plugin *p = c->module ? c->module(name, path, text) : NULL;
+    snprintf(why, LKSI_WHY, "%.*s", LKSI_WHY - 1, text);
+    return p ? p->service : NULL;
+}
 
 void **lksi_cuda_state(lksi_cuda *c, int slot, void (*destroy)(lksi_cuda *cuda, void *state))
 {

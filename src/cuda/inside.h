@@ -24,6 +24,14 @@ void lksi_cuda_leave(const lksi_cuda *cuda, int was);
 lks_status lksi_cuda_failed(lksi_cuda *cuda, lks_status code, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
+/* Slots of lksi_cuda_state for what is no kernel's business. */
+enum { LKSI_CUDA_SECOND = LKSI_CUDA_STATES, LKSI_CUDA_FFT, LKSI_CUDA_SOLVER, LKSI_CUDA_ALL_STATES };
+
+/* Kernels by row; NULL for the rows of lacks.h. */
+extern const lksi_cuda_kernel lksi_cuda_kernels[LKSI_OP_COUNT];
+/* What the module liblockstep_NAME.so provides, loaded now if it was not; NULL, with a text of LKSI_WHY bytes. */
+const void *lksi_cuda_module(const lksi_cuda *cuda, const char *name, char *why);
+
 const char *lksi_cuda_failure(const lksi_cuda *cuda); /* that text */
 
 /* What a library described, to be found again: entries begin with their key, `bytes` long, without padding. */

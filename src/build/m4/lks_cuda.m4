@@ -3,7 +3,8 @@
 # lks_cuda.m4 - the CUDA backend: is everything here that the plug-in needs, and which device code is made.
 
 # LKS_CUDA - CUDA_CPPFLAGS, CUDA_LIBS, NVCC, NVCC_GENCODE, HAVE_CUDA (also for automake), report lines. Without nvcc, the
-# headers or a library that the plug-in links, everything else is built.
+# headers or a library that the plug-in links, everything else is built. CUMATH_LIBS, HAVE_CUMATH: the second plug-in,
+# with what there is of cuFFT and cuSOLVER.
 AC_DEFUN([LKS_CUDA], [
 AC_ARG_VAR([NVCC], [CUDA compiler])
 AC_ARG_VAR([NVCCFLAGS], [flags for NVCC, default "-O3 -lineinfo"])
@@ -16,6 +17,7 @@ AC_ARG_WITH([cuda-arch], [AS_HELP_STRING([--with-cuda-arch=LIST],
 AS_CASE([$with_cuda_arch], [yes], [with_cuda_arch="sm_80 sm_90"], [no|ptx], [with_cuda_arch=])
 AS_CASE([$with_cuda], [auto|yes|no], [lks_cuda=${CUDA_HOME:-/usr/local/cuda}], [lks_cuda=$with_cuda])
 cuda_version=no cudnn_version=no nccl_version=no have_cuda=no have_cudnn=no cuda_why=
+cufft_version=no cusolver_version=no CUMATH_LIBS=
 AS_IF([test "x$with_cuda" != xno], [
   AS_IF([test "x$NVCC" = x], [
     AC_PATH_PROG([NVCC], [nvcc], [no], [$lks_cuda/bin$PATH_SEPARATOR$PATH])
@@ -54,6 +56,18 @@ AS_IF([test "x$with_cuda" != xno], [
        AC_MSG_RESULT([$have_cudnn])
        LIBS=$sv_LIBS
        test $have_cudnn = yes || cudnn_version="no (it does not link)"])
+    LIBS="-L$lks_cuda_lib -Wl,-rpath-link,$lks_cuda_lib -lcufft -lcudart $LIBS"
+    AC_MSG_CHECKING([for cufft])
+    AC_LINK_IFELSE([AC_LANG_PROGRAM([[#include <cufft.h>]], [[cufftHandle p; return (int)cufftCreate(&p);]])],
+      [cufft_version=yes CUMATH_LIBS="$CUMATH_LIBS -lcufft"])
+    AC_MSG_RESULT([$cufft_version])
+    LIBS="-L$lks_cuda_lib -Wl,-rpath-link,$lks_cuda_lib -lcusolver -lcudart $sv_LIBS"
+    AC_MSG_CHECKING([for cusolver])
+    AC_LINK_IFELSE([AC_LANG_PROGRAM([[#include <cusolverDn.h>]],
+      [[cusolverDnHandle_t h; return (int)cusolverDnCreate(&h);]])],
+      [cusolver_version=yes CUMATH_LIBS="$CUMATH_LIBS -lcusolver"])
+    AC_MSG_RESULT([$cusolver_version])
+    LIBS=$sv_LIBS
     AC_COMPUTE_INT([lks_major], [NCCL_MAJOR * 1000 + NCCL_MINOR], [[#include <nccl.h>]], [lks_major=no])
     AS_IF([test "x$lks_major" != xno],
       [nccl_version="`expr $lks_major / 1000`.`expr $lks_major % 1000`"
@@ -77,6 +91,11 @@ AS_IF([test $have_cuda = no], [
   AC_DEFINE([HAVE_CUDA], [1], [the CUDA backend is built])
   AC_DEFINE_UNQUOTED([LKSI_BUILT_CUDA], ["$cuda_version,$cuda_codes compute_90 PTX"], [toolkit and device code of this build])
   cuda_version="$cuda_version,$cuda_codes PTX"])
+AS_IF([test $have_cuda = no], [cufft_version=no cusolver_version=no CUMATH_LIBS=],
+  [CUMATH_LIBS="-L$lks_cuda_lib -R$lks_cuda_lib $CUMATH_LIBS -lcudart"])
+AS_IF([test $cufft_version = yes], [AC_DEFINE([HAVE_CUFFT], [1], [cuFFT is there, for the second CUDA module])])
+AS_IF([test $cusolver_version = yes], [AC_DEFINE([HAVE_CUSOLVER], [1], [cuSOLVER is there, for the second CUDA module])])
+AC_SUBST([CUMATH_LIBS])
 AC_SUBST([CUDA_CPPFLAGS])
 AC_SUBST([CUDA_LIBS])
 AC_SUBST([NVCC_GENCODE])
@@ -84,5 +103,10 @@ AM_CONDITIONAL([HAVE_CUDA], [test $have_cuda = yes])
 AM_CONDITIONAL([HAVE_CUDNN], [test $have_cuda = yes && test $have_cudnn = yes])
 LKS_REPORT([CUDA], [$cuda_version], [no GPU backend: --device cuda is an error])
 LKS_REPORT([cuDNN], [$cudnn_version], [no convolution on a GPU])
+AM_CONDITIONAL([HAVE_CUFFT], [test $cufft_version = yes])
+AM_CONDITIONAL([HAVE_CUSOLVER], [test $cusolver_version = yes])
+AM_CONDITIONAL([HAVE_CUMATH], [test $cufft_version = yes || test $cusolver_version = yes])
+LKS_REPORT([cuFFT], [$cufft_version], [no Fourier transforms on a GPU])
+LKS_REPORT([cuSOLVER], [$cusolver_version], [no linear algebra on a GPU])
 LKS_REPORT([NCCL], [$nccl_version], [GPU ranks would talk through host memory])
 ])
