@@ -13,13 +13,13 @@ module insitu_host
     implicit none
 
     integer, parameter :: R = 6, layers = 3 ! rows and columns that the network sees around a cell
-    integer, parameter :: options = 19
+    integer, parameter :: options = 21
     character(len=16), parameter :: names(options) = [character(len=16) :: "burgers", "nx", "ny", "members", "every", &
         "couplings", "width", "train-steps", "life", "train-ranks", "checkpoint-every", "resume", "stop-after", &
-        "test", "replace", "threads", "trap", "seed", "picture"]
+        "test", "sets", "shift", "replace", "threads", "trap", "seed", "picture"]
     integer :: burgers = 0, nx = 64, ny = 64, members = 4, every = 8, couplings = 400, width = 12, train_steps = 3, &
-        life = 20, train_ranks = 0, checkpoint_every = 100, resume = 0, stop_after = 0, test = 20, replace = 2, &
-        threads = 0, trap = 0, seed = 1
+        life = 20, train_ranks = 0, checkpoint_every = 100, resume = 0, stop_after = 0, test = 20, sets = 1, shift = 0, &
+        replace = 2, threads = 0, trap = 0, seed = 1
     real(real64) :: lr = 0.006_real64, viscosity = 0.005_real64, cfl = 0.4_real64
     character(len=1000) :: out = "insitu"
 
@@ -155,9 +155,10 @@ contains
         x = real(state, real64) / 2147483647.0_real64
     end function
 
-    ! A state of few waves, |u| <= 1, chosen by (seed, number, member); members are counted from 0 here.
-    subroutine start(member, number)
-        integer, intent(in) :: member, number
+    ! A state of few waves, |u| <= 1, chosen by (seed, number, member); members are counted from 0 here; more is added to
+    ! the wave numbers.
+    subroutine start(member, number, more)
+        integer, intent(in) :: member, number, more
         integer(int64) :: state
         real(real64) :: a(0:15), phase(0:15), pi2, v, x
         integer :: c, w, i, j, kx, ky
@@ -178,8 +179,8 @@ contains
                 do i = 1, nx
                     v = 0
                     do w = 0, 15
-                        v = v + a(w) * sin(pi2 * (mod(w, 4) * (i - 0.5_real64) * dx + &
-                            (w / 4 - 1) * (first + j - 0.5_real64) * dy) + phase(w))
+                        v = v + a(w) * sin(pi2 * ((mod(w, 4) + more) * (i - 0.5_real64) * dx + &
+                            (w / 4 - 1 + more) * (first + j - 0.5_real64) * dy) + phase(w))
                     end do
                     u(i, j, c + 1, member + 1) = v / sum(a)
                 end do
@@ -445,7 +446,7 @@ contains
         integer, intent(in) :: coupling
         integer :: m
         do m = 0, members - 1
-            if (mod(coupling + m * life / members, life) == 0) call start(m, coupling)
+            if (mod(coupling + m * life / members, life) == 0) call start(m, coupling, 0)
         end do
     end subroutine
 
@@ -556,38 +557,40 @@ contains
     subroutine report()
         real(real64), allocatable :: begin(:, :, :, :), truth(:, :, :, :)
         real(real64) :: e(3), per
-        integer :: c, k, m, replaced
-        do m = 0, members - 1
-            call start(m, -1 - m)
-        end do
-        begin = u
-        do c = 1, test * every
-            call solver_step()
-        end do
-        truth = inner(u)
-        u = begin
-        do c = 1, test
-            call surrogate_step()
-        end do
-        e(1) = relative(inner(u), truth)
-        u = begin
-        replaced = 0
-        do c = 1, test
-            if (mod(c, replace) == 0) then
+        integer :: c, k, m, set, replaced
+        do set = 0, sets - 1
+            do m = 0, members - 1
+                call start(m, -1 - m - set * members, shift)
+            end do
+            begin = u
+            do c = 1, test * every
+                call solver_step()
+            end do
+            truth = inner(u)
+            u = begin
+            do c = 1, test
                 call surrogate_step()
-                replaced = replaced + 1
-            else
-                do k = 1, every
-                    call solver_step()
-                end do
-            end if
+            end do
+            e(1) = relative(inner(u), truth)
+            u = begin
+            replaced = 0
+            do c = 1, test
+                if (mod(c, replace) == 0) then
+                    call surrogate_step()
+                    replaced = replaced + 1
+                else
+                    do k = 1, every
+                        call solver_step()
+                    end do
+                end if
+            end do
+            e(2) = relative(inner(u), truth)
+            e(3) = relative(inner(begin), truth)
+            if (rank == 0) print '(a,i0,a,i0,a,f0.2,a,i0,a,f0.2,a,f0.0,a)', "unseen states, ", test, &
+                " couplings of ", every, " steps: error of the surrogate alone ", 100 * e(1), " %, of ", replaced, &
+                " couplings replaced ", 100 * e(2), " % (of doing nothing ", 100 * e(3), " %)"
         end do
-        e(2) = relative(inner(u), truth)
-        e(3) = relative(inner(begin), truth)
         if (rank /= 0) return
-        print '(a,i0,a,i0,a,f0.2,a,i0,a,f0.2,a,f0.0,a)', "unseen states, ", test, " couplings of ", every, &
-            " steps: error of the surrogate alone ", 100 * e(1), " %, of ", replaced, " couplings replaced ", &
-            100 * e(2), " % (of doing nothing ", 100 * e(3), " %)"
         per = 1e3_real64 / max(1, coupled)
         print '(a,f0.3,a,f0.3,a,f0.3,a,f0.3,a,f0.3)', "ms a coupling: solver ", cost(1) * per, ", halos ", &
             cost(2) * per, ", hand-over ", cost(3) * per, ", training ", cost(4) * per, "; the surrogate instead ", &
@@ -634,6 +637,8 @@ contains
             case ("--resume"); read (value, *, iostat=bad) resume
             case ("--stop-after"); read (value, *, iostat=bad) stop_after
             case ("--test"); read (value, *, iostat=bad) test
+            case ("--sets"); read (value, *, iostat=bad) sets
+            case ("--shift"); read (value, *, iostat=bad) shift
             case ("--replace"); read (value, *, iostat=bad) replace
             case ("--threads"); read (value, *, iostat=bad) threads
             case ("--trap"); read (value, *, iostat=bad) trap
@@ -649,7 +654,7 @@ contains
             i = i + 2
         end do
         if (nx < R .or. ny < R .or. min(members, every, couplings, width, life, train_steps, checkpoint_every, test, &
-            replace) < 1 .or. train_ranks < 0 .or. cfl <= 0 .or. cfl >= 1 .or. viscosity < 0 .or. seed < 0) &
+            sets, replace) < 1 .or. train_ranks < 0 .or. cfl <= 0 .or. cfl >= 1 .or. viscosity < 0 .or. seed < 0) &
             call usage("one of the values")
         if (mod(life, members) /= 0) call usage("--life (a multiple of members)")
     end subroutine
@@ -686,7 +691,7 @@ program insitu
             call solver_load(from)
         else
             do m = 0, members - 1
-                call start(m, 0)
+                call start(m, 0, 0)
             end do
         end if
     end if

@@ -26,7 +26,7 @@
 typedef struct settings {
     int burgers, nx, ny, members, every, couplings, width, train_steps, life, train_ranks, checkpoint_every, resume,
         stop_after;
-    int test, replace, threads, trap, seed;
+    int test, sets, shift, replace, threads, trap, seed;
     double lr, viscosity, cfl;
     const char *out, *picture;
 } settings;
@@ -65,6 +65,7 @@ static settings o = {.nx = 64,
                      .life = 20,
                      .checkpoint_every = 100,
                      .test = 20,
+                     .sets = 1,
                      .replace = 2,
                      .seed = 1,
                      .lr = 0.006,
@@ -181,8 +182,8 @@ static double draw(int64_t *state) /* Park & Miller, 1988: the same numbers in b
     return (double)*state / 2147483647.0;
 }
 
-/* A state of few waves, |u| <= 1, chosen by (seed, number, member). */
-static void start(strip *s, int member, int number)
+/* A state of few waves, |u| <= 1, chosen by (seed, number, member); shift is added to their wave numbers. */
+static void start(strip *s, int member, int number, int shift)
 {
     double pi2 = 2 * acos(-1), a[16], phase[16], sum;
     for (int c = 0; c < s->components; c++) {
@@ -199,7 +200,7 @@ static void start(strip *s, int member, int number)
             for (int i = 0; i < o.nx; i++) {
                 double v = 0;
                 for (int w = 0; w < 16; w++) {
-                    int kx = w % 4, ky = w / 4 - 1;
+                    int kx = w % 4 + shift, ky = w / 4 - 1 + shift;
                     v += a[w] * sin(pi2 * (kx * (i + 0.5) * s->dx + ky * (s->first + j + 0.5) * s->dy) + phase[w]);
                 }
                 s->u[at(member * s->components + c, j, i, s)] = v / sum;
@@ -491,7 +492,7 @@ static void couple(strip *s, pair *p, double scale[2])
 static void renew(strip *s, int coupling)
 {
     for (int m = 0; m < o.members; m++)
-        if ((coupling + m * o.life / o.members) % o.life == 0) start(s, m, coupling);
+        if ((coupling + m * o.life / o.members) % o.life == 0) start(s, m, coupling, 0);
 }
 
 static int due(int coupling) { return coupling % o.checkpoint_every == 0 || coupling == o.couplings; }
@@ -656,14 +657,13 @@ static double error(strip *s, const double *guess, const double *truth)
     return sqrt(mean_square(s, guess, truth) / variance);
 }
 
-/* States that training has not seen: solver alone, surrogate alone, and both in turn. */
-static void report(strip *s, network *n)
+/* Of a set of states that training has not seen: solver alone, surrogate alone, and both in turn. The surrogate's is
+ * left in s->u. Returns the number of couplings that it took. */
+static int unseen(strip *s, network *n, int set, double *first, double *truth, double *alone, float *x)
 {
     size_t bytes = (size_t)s->numel * sizeof *s->u;
-    float *x = malloc((size_t)s->numel * sizeof *x);
-    double *first = malloc(bytes), *truth = malloc(bytes), *alone = malloc(bytes);
-    if (!x || !first || !truth || !alone) die("out of memory", NULL);
-    for (int m = 0; m < o.members; m++) start(s, m, -1 - m);
+    int replaced = 0;
+    for (int m = 0; m < o.members; m++) start(s, m, -1 - m - set * o.members, o.shift);
     memcpy(first, s->u, bytes);
     for (int c = 0; c < o.test; c++)
         for (int k = 0; k < o.every; k++) solver_step(s);
@@ -672,7 +672,6 @@ static void report(strip *s, network *n)
     for (int c = 0; c < o.test; c++) surrogate_step(n, s, x);
     memcpy(alone, s->u, bytes);
     memcpy(s->u, first, bytes);
-    int replaced = 0;
     for (int c = 0; c < o.test; c++) {
         if (c % o.replace == o.replace - 1) {
             surrogate_step(n, s, x);
@@ -681,13 +680,25 @@ static void report(strip *s, network *n)
             for (int k = 0; k < o.every; k++) solver_step(s);
         }
     }
-    double e[3] = {error(s, alone, truth), error(s, s->u, truth), error(s, first, truth)};
+    return replaced;
+}
+
+static void report(strip *s, network *n)
+{
+    size_t bytes = (size_t)s->numel * sizeof *s->u;
+    float *x = malloc((size_t)s->numel * sizeof *x);
+    double *first = malloc(bytes), *truth = malloc(bytes), *alone = malloc(bytes);
+    if (!x || !first || !truth || !alone) die("out of memory", NULL);
+    for (int set = 0; set < o.sets; set++) {
+        int replaced = unseen(s, n, set, first, truth, alone, x);
+        double e[3] = {error(s, alone, truth), error(s, s->u, truth), error(s, first, truth)};
+        if (s->rank == 0)
+            printf("unseen states, %d couplings of %d steps: error of the surrogate alone %.2f %%, of %d couplings "
+                   "replaced %.2f %% (of doing nothing %.0f %%)\n",
+                   o.test, o.every, 100 * e[0], replaced, 100 * e[1], 100 * e[2]);
+    }
     double *a = gather(s, truth), *b = gather(s, s->u);
     if (s->rank == 0) {
-        printf(
-            "unseen states, %d couplings of %d steps: error of the surrogate alone %.2f %%, of %d couplings replaced "
-            "%.2f %% (of doing nothing %.0f %%)\n",
-            o.test, o.every, 100 * e[0], replaced, 100 * e[1], 100 * e[2]);
         double per = 1e3 / (double)(cost.couplings ? cost.couplings : 1);
         printf("ms a coupling: solver %.3f, halos %.3f, hand-over %.3f", cost.solver * per, cost.halo * per,
                cost.handover * per);
@@ -754,6 +765,8 @@ static const struct {
     {"resume", &o.resume, 0, 0, "1: go on from the newest checkpoint in the folder [0]"},
     {"stop-after", &o.stop_after, 0, 0, "end after this coupling, as if killed; 0: no [0]"},
     {"test", &o.test, 0, 0, "couplings of the test on unseen states [20]"},
+    {"sets", &o.sets, 0, 0, "sets of unseen states, each of as many fields as there are members [1]"},
+    {"shift", &o.shift, 0, 0, "added to the wave numbers of unseen states; 0: as those of training [0]"},
     {"replace", &o.replace, 0, 0, "of so many couplings of the test one is the surrogate's [2]"},
     {"picture", 0, 0, &o.picture, "field, prediction, difference [insitu.png]"},
     {"seed", &o.seed, 0, 0, "[1]"},
@@ -790,7 +803,8 @@ static int parse(int argc, char **argv)
         if (*end) return usage(argv[i]);
     }
     int good = o.nx >= R && o.ny >= R && o.members > 0 && o.every > 0 && o.couplings > 0 && o.width > 0 && o.life > 0 &&
-               o.train_steps > 0 && o.checkpoint_every > 0 && o.test > 0 && o.replace > 0 && o.train_ranks >= 0 &&
+               o.train_steps > 0 && o.checkpoint_every > 0 && o.test > 0 && o.sets > 0 && o.replace > 0 &&
+               o.train_ranks >= 0 &&
                o.cfl > 0 && o.cfl < 1 && o.viscosity >= 0 && o.seed >= 0 && o.threads >= 0 && o.life % o.members == 0;
     return good ? 0 : usage("one of the values (life must be a multiple of members, cfl below 1)");
 }
@@ -821,7 +835,7 @@ int main(int argc, char **argv)
         strip_open(&s, mine);
         if (from) solver_load(n.ctx, &s, from);
         else
-            for (int m = 0; m < o.members; m++) start(&s, m, 0);
+            for (int m = 0; m < o.members; m++) start(&s, m, 0, 0);
     }
     if (rank == 0 && from) printf("going on after coupling %d\n", from);
     if (!o.train_ranks) {

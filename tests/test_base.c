@@ -50,6 +50,41 @@ static void errors(void)
     ok(distinct, "all names and sentences differ");
 }
 
+/* B102: both macros as the branch of an if without braces. */
+static int calls;
+static lks_status call(lks_status code)
+{
+    calls++;
+    return code;
+}
+
+static lks_status tried(int c, lks_status code)
+{
+    if (c) TRY(call(code));
+    else calls = 100;
+    return LKS_OK;
+}
+
+static void macros(void)
+{
+    lks_status s = LKS_OK;
+    for (int c = 0; c < 2; c++) {
+        calls = 0;
+        if (c) LKS_TRY(s, failed, call(LKS_OK));
+        else calls = 100;
+        is_int(calls, c ? 1 : 100, "B102: LKS_TRY in if/else: the else is the if's (%d)", c);
+        calls = 0;
+        is_int(tried(c, LKS_ERR_IO), c ? LKS_ERR_IO : LKS_OK, "B102: TRY in if/else returns the code (%d)", c);
+        is_int(calls, c ? 1 : 100, "B102: and the else is the if's (%d)", c);
+    }
+    if (!calls) ok(0, "never here");
+    else LKS_TRY(s, failed, call(LKS_ERR_MPI));
+    ok(0, "B102: a failed call goes to the label");
+    return;
+failed:
+    is_int(s, LKS_ERR_MPI, "B102: a failed call goes to the label, with its code");
+}
+
 static char logged[LKSI_TEXT];
 static int logged_level;
 static void sink(void *user, int level, const char *line)
@@ -302,6 +337,7 @@ static void environment(void)
 int main(void)
 {
     errors();
+    macros();
     logs();
     memory();
     dtypes();

@@ -14,6 +14,14 @@ static const char *device = "cpu";
 
 static int said; /* log lines about messages instead of shared memory */
 
+/* MPI as the library meets it: the next message fails if it is told to. */
+static int broken;
+int MPI_Isend(const void *p, int n, MPI_Datatype type, int to, int tag, MPI_Comm comm, MPI_Request *rq)
+{
+    if (broken) return broken = 0, MPI_ERR_TRUNCATE;
+    return PMPI_Isend(p, n, type, to, tag, comm, rq);
+}
+
 static void listen(void *user, int level, const char *line)
 {
     (void)user;
@@ -346,6 +354,40 @@ static void mismatches(MPI_Comm comm)
     }
 }
 
+/* B102: what a failed call of MPI becomes: a status, and its text; nobody is aborted. */
+static void failed_call(MPI_Comm comm)
+{
+    int n;
+    MPI_Comm_size(comm, &n);
+    if (n == 1 || n > 4) {
+        skip(2, "needs 2 to 4 ranks, of which each sends");
+        return;
+    }
+    const char *was = getenv("LKS_SHM");
+    char keep[16] = "", text[MPI_MAX_ERROR_STRING] = "";
+    if (was) snprintf(keep, sizeof keep, "%s", was);
+    setenv("LKS_SHM", "0", 1);
+    int silent = said, length = 0;
+    lks_context *ctx = open_context(comm, 20);
+    said = silent; /* it was asked for */
+    if (was) setenv("LKS_SHM", keep, 1);
+    else unsetenv("LKS_SHM");
+    MPI_Error_string(MPI_ERR_TRUNCATE, text, &length);
+    int me = lks_rank(ctx), y = 0;
+    broken = me == 0; /* the others are told */
+    lks_status st = LKS_OK;
+    if (lks_size(ctx) > 1) LKS_TRY(st, out, lks_barrier(ctx));
+    else y = 1;
+out:
+    ok((me ? st != LKS_OK : st == LKS_ERR_MPI) && y == 0 && strstr(lks_error(ctx), "lks_barrier") &&
+           strstr(lks_error(ctx), text) && length > 4,
+       "B102: a call of MPI fails: an error code, with MPI's text and the name of the call, and no abort");
+    diag("%s: %s", lks_status_name(st), lks_error(ctx));
+    broken = 0;
+    st = lks_context_destroy(&ctx);
+    ok(!ctx, "and the context can be closed: %s", lks_status_name(st));
+}
+
 /* B100: wildcard receives and a pending barrier of the host, the library on three of four ranks. */
 static void guest(MPI_Comm comm)
 {
@@ -458,6 +500,7 @@ int main(int argc, char **argv)
     same_either_way(MPI_COMM_WORLD);
     agreement(MPI_COMM_WORLD);
     mismatches(MPI_COMM_WORLD);
+    failed_call(MPI_COMM_WORLD);
     guest(MPI_COMM_WORLD);
     lifetimes(MPI_COMM_WORLD);
     is_int(said, 0, "no fallback that was not asked for");

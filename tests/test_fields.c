@@ -95,7 +95,7 @@ static int make(const char *kind, const char *path)
         attribute(file, "/run/u", "reference", H5T_STD_REF_OBJ, 0, &ref);
         H5Tclose(text);
         free(u);
-    } else { /* table: x [n, 4] far from zero, y [n, 2] and s [n] of it; integers, bytes, words */
+    } else { /* table: x [n, 4] far from zero, y [n, 2] and s [n] of it; integers, bytes, words, classes [n], [n, 1] */
         int n = 600;
         hsize_t dims[3] = {(hsize_t)n, 4, 1};
         double *x = calloc((size_t)n * 4, sizeof *x), *y = calloc((size_t)n * 2, sizeof *y);
@@ -118,6 +118,10 @@ static int make(const char *kind, const char *path)
         for (int i = 0; i < n * 4; i++) x[i] = (i * 37) % 200;
         dims[1] = 4;
         put(file, "bytes", H5T_STD_U8LE, 2, dims, x, 0);
+        for (int i = 0; i < n; i++) y[i] = i * 7 % 3;
+        put(file, "class", H5T_STD_I32LE, 1, dims, y, 0);
+        dims[1] = 1;
+        put(file, "column", H5T_STD_I32LE, 2, dims, y, 0);
         dims[0] = (hsize_t)n - 1;
         put(file, "short", H5T_IEEE_F32LE, 1, dims, x, 0);
         hid_t text = H5Tcopy(H5T_C_S1);

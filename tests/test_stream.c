@@ -2,22 +2,30 @@
  *
  * test_stream.c - a program with a stream and device memory of its own: wrapped, ordered by lks_after_stream and
  * lks_event alone; graphs of steps. On the device LKS_TEST_DEVICE=cuda (tests/cuda.test); what is said elsewhere.
+ * With the argument "nccl", on several ranks with a device each (tests/nccl.test): one with a communicator of its own.
  */
-#include "tap.h"
+#include "tap_mpi.h"
 #include <dlfcn.h>
 #include <lockstep.h>
+#include <pthread.h>
+#include <unistd.h>
 
 static lks_context *ctx;
 
-static lks_context *open_context(const char *device)
+static lks_context *open_context_on(MPI_Comm comm, const char *device)
 {
     lks_config *config = lks_config_new();
     lks_context *c = NULL;
     lks_config_set_device(config, device);
     lks_config_set_threads(config, 1);
-    if (lks_context_create(MPI_COMM_NULL, config, &c) != LKS_OK) bail("no context: %s", lks_config_message(config));
+    if (lks_context_create(comm, config, &c) != LKS_OK) bail("no context: %s", lks_config_message(config));
     lks_config_free(config);
     return c;
+}
+
+static lks_context *open_context(const char *device)
+{
+    return open_context_on(MPI_COMM_NULL, device);
 }
 
 static void without(const char *device)
@@ -43,6 +51,8 @@ static struct {
     int (*copy)(void *, const void *, size_t, int, void *);
     int (*wait)(void *, void *, unsigned);
     int (*sync)(void *);
+    int (*device)(int *);
+    int (*set_device)(int);
 } cuda;
 
 static int load(void)
@@ -50,16 +60,18 @@ static int load(void)
     void *so = dlopen("libcudart.so.13", RTLD_NOW);
     if (!so) so = dlopen("libcudart.so", RTLD_NOW);
     if (!so) return 0;
-#define GET(member, name) *(void **)&cuda.member = dlsym(so, #name)
-    GET(malloc, cudaMalloc);
-    GET(free, cudaFree);
-    GET(host_alloc, cudaHostAlloc);
-    GET(host_free, cudaFreeHost);
-    GET(stream, cudaStreamCreateWithFlags);
-    GET(stream_end, cudaStreamDestroy);
-    GET(copy, cudaMemcpyAsync);
-    GET(wait, cudaStreamWaitEvent);
-    GET(sync, cudaStreamSynchronize);
+#define GET(table, member, name) *(void **)&table.member = dlsym(so, #name)
+    GET(cuda, malloc, cudaMalloc);
+    GET(cuda, free, cudaFree);
+    GET(cuda, host_alloc, cudaHostAlloc);
+    GET(cuda, host_free, cudaFreeHost);
+    GET(cuda, stream, cudaStreamCreateWithFlags);
+    GET(cuda, stream_end, cudaStreamDestroy);
+    GET(cuda, copy, cudaMemcpyAsync);
+    GET(cuda, wait, cudaStreamWaitEvent);
+    GET(cuda, sync, cudaStreamSynchronize);
+    GET(cuda, device, cudaGetDevice);
+    GET(cuda, set_device, cudaSetDevice);
     return cuda.malloc && cuda.sync && cuda.wait && cuda.host_alloc;
 }
 
@@ -136,8 +148,138 @@ static void train(int graph, float *w)
     lks_params_destroy(&ps);
 }
 
-int main(void)
+/* --- B111: the program's communicator of NCCL and the context's, in turn --- */
+
+typedef struct nccl_id {
+    char bytes[128];
+} nccl_id;
+
+static struct {
+    int (*id)(nccl_id *);
+    int (*open)(void **, int, nccl_id, int);
+    int (*sum)(const void *, void *, size_t, int, int, void *, void *);
+    int (*error)(void *, int *);
+    int (*close)(void *);
+} nccl;
+
+static int load_nccl(void)
 {
+    void *so = dlopen("libnccl.so.2", RTLD_NOW);
+    if (!so) return 0;
+    GET(nccl, id, ncclGetUniqueId);
+    GET(nccl, open, ncclCommInitRank);
+    GET(nccl, sum, ncclAllReduce);
+    GET(nccl, error, ncclCommGetAsyncError);
+    GET(nccl, close, ncclCommDestroy);
+    return nccl.id && nccl.open && nccl.sum && nccl.error && nccl.close;
+}
+
+/* A thread of the program that has a stream of its own and knows nothing of Lockstep. */
+typedef struct other {
+    int device, stop, rounds, wrong;
+} other;
+
+static void *other_main(void *arg)
+{
+    other *o = arg;
+    void *stream, *x, *host;
+    int *v;
+    if (cuda.set_device(o->device) || cuda.stream(&stream, NON_BLOCKING) || cuda.malloc(&x, N * sizeof *v) ||
+        cuda.host_alloc(&host, N * sizeof *v, 0)) {
+        o->wrong = 1;
+        return NULL;
+    }
+    for (v = host; !__atomic_load_n(&o->stop, __ATOMIC_ACQUIRE); o->rounds++) {
+        for (int i = 0; i < N; i++) v[i] = o->rounds + i;
+        cuda.copy(x, v, N * sizeof *v, UP, stream);
+        cuda.sync(stream);
+        memset(v, 0, N * sizeof *v);
+        cuda.copy(v, x, N * sizeof *v, DOWN, stream);
+        cuda.sync(stream);
+        for (int i = 0; i < N; i++) o->wrong += v[i] != o->rounds + i;
+        usleep(500);
+    }
+    cuda.free(x);
+    cuda.host_free(host);
+    cuda.stream_end(stream);
+    return NULL;
+}
+
+enum { TURNS = 1000, SOME = 64, FLOAT = 7, SUM = 0 };
+
+/* Up on the program's stream, summed by Lockstep, summed again by the program, down: each after the other by events.
+ * The ranks are late at random. */
+static void two_communicators(void)
+{
+    int n, me, was = -1, now = -1, error = 0;
+    void *stream, *x, *in, *out, *comm;
+    int64_t size = SOME, bytes = SOME * (int64_t)sizeof(float);
+    pthread_t thread;
+    nccl_id id;
+    MPI_Comm_size(MPI_COMM_WORLD, &n);
+    MPI_Comm_rank(MPI_COMM_WORLD, &me);
+    ctx = open_context_on(MPI_COMM_WORLD, "cuda");
+    ok(strncmp(lks_transport(ctx), "nccl", 4) == 0, "the context's ranks have NCCL: %s", lks_transport(ctx));
+    if (me == 0) nccl.id(&id);
+    MPI_Bcast(&id, (int)sizeof id, MPI_BYTE, 0, MPI_COMM_WORLD);
+    if (cuda.set_device(me) || nccl.open(&comm, n, id, me) || cuda.stream(&stream, NON_BLOCKING) ||
+        cuda.malloc(&x, (size_t)bytes) || cuda.host_alloc(&in, (size_t)(TURNS * bytes), 0) ||
+        cuda.host_alloc(&out, (size_t)(TURNS * bytes), 0))
+        bail("no communicator, stream or memory for the program");
+    other o = {.device = 1 - me % 2};
+    int threaded = pthread_create(&thread, NULL, other_main, &o) == 0;
+    cuda.device(&was);
+    float *given = in, *taken = out;
+    for (int i = 0; i < TURNS * SOME; i++) given[i] = (float)(i % 1021 + me);
+    lks_scope_begin(ctx);
+    lks_tensor *t = lks_wrap(ctx, x, LKS_F32, 1, &size, NULL);
+    unsigned dice = 7 + (unsigned)me;
+    int good = t != NULL;
+    for (int k = 0; k < TURNS && good; k++) {
+        dice = dice * 1664525 + 1013904223;
+        if (dice >> 29 == 0) usleep(dice >> 8 & 511);
+        lks_scope_begin(ctx);
+        good = !cuda.copy(x, given + k * SOME, (size_t)bytes, UP, stream) && lks_after_stream(ctx, stream) == LKS_OK &&
+               lks_all_reduce(t, LKS_SUM) == LKS_OK;
+        void *event = lks_event(ctx);
+        good = good && event && !cuda.wait(stream, event, 0) && !nccl.sum(x, x, SOME, FLOAT, SUM, comm, stream) &&
+               !cuda.copy(taken + k * SOME, x, (size_t)bytes, DOWN, stream);
+        lks_scope_end(ctx);
+    }
+    ok(good, "B111: a communicator of the program's and the context's, %d times in turn: %s", TURNS, lks_error(ctx));
+    cuda.sync(stream);
+    int wrong = 0;
+    for (int i = 0; i < TURNS * SOME; i++) wrong += taken[i] != (float)(n * (n * (i % 1021) + n * (n - 1) / 2));
+    is_int(wrong, 0, "B111: every sum is right, nobody waits for ever");
+    cuda.device(&now);
+    ok(now == was && was == me, "the program's current device is as it was (%d, %d)", was, now);
+    __atomic_store_n(&o.stop, 1, __ATOMIC_RELEASE);
+    if (threaded) pthread_join(thread, NULL);
+    ok(threaded && o.wrong == 0, "and a thread of the program's on the other device was not disturbed");
+    ok(nccl.error(comm, &error) == 0 && error == 0, "the program's communicator is sound");
+    lks_scope_end(ctx);
+    lks_context_destroy(&ctx);
+    nccl.close(comm);
+    cuda.free(x);
+    cuda.host_free(in);
+    cuda.host_free(out);
+    cuda.stream_end(stream);
+}
+
+static int with_nccl(int argc, char **argv)
+{
+    MPI_Init(&argc, &argv);
+    tap_mpi(MPI_COMM_WORLD);
+    if (!load() || !load_nccl()) bail("no CUDA runtime, or no NCCL");
+    two_communicators();
+    int status = done();
+    MPI_Finalize();
+    return status;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1 && !strcmp(argv[1], "nccl")) return with_nccl(argc, argv);
     without("cpu");
     without("far");
     const char *device = tap_device("far");

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * cuda.c - the CUDA backend: choice of device, streams, events, memory, copies, the launch. Nothing here waits but what
- * says so. Kernels are in kernels/, products in blas.c. The caller's current device is put back by every entry.
+ * says so. Kernels are in kernels/, products in blas.c. The caller's current device is put back by every entry, if the
+ * program uses it.
  */
 #include "cuda/inside.h"
 #include "cuda/lacks.h"
@@ -76,6 +77,7 @@ struct lksi_cuda {
     lksi_base *base;
     int device, sms, sm;
     const lksi_plugin *(*module)(const char *name, char *path, char *why);
+    int (*context_state)(int device, unsigned *flags, int *active); /* the driver's; NULL if it cannot be had */
     cudaStream_t stream[LKSI_STREAMS];
     struct scratch scratch[LKSI_STREAMS][LKSI_CUDA_SLOTS];
     void **retired; /* outgrown scratch memory: queued work may still use it */
@@ -157,7 +159,11 @@ static lks_status report(lksi_cuda *c)
     return LKS_ERR_ARGUMENT;
 }
 
-/* --- the caller's current device --- */
+/* --- the caller's current device ---
+ *
+ * cudaSetDevice makes a context on the device, some hundred MB of its memory. The current device of a thread that has
+ * never used CUDA is 0, so putting that back would give every rank of a node a context on GPU 0. A device on which the
+ * program has no context is therefore not made current again. */
 
 int lksi_cuda_enter(const lksi_cuda *c)
 {
@@ -169,7 +175,25 @@ int lksi_cuda_enter(const lksi_cuda *c)
 
 void lksi_cuda_leave(const lksi_cuda *c, int was)
 {
-    if (was >= 0 && was != c->device) (void)cudaSetDevice(was);
+    unsigned flags;
+    int active = 1;
+    if (was < 0 || was == c->device) return;
+    if (c->context_state && c->context_state(was, &flags, &active) != 0) active = 1;
+    if (active) (void)cudaSetDevice(was);
+}
+
+static void find_context_state(lksi_cuda *c)
+{
+    void *f = NULL;
+#if CUDART_VERSION >= 12050
+    enum cudaDriverEntryPointQueryResult found;
+    if (cudaGetDriverEntryPointByVersion("cuDevicePrimaryCtxGetState", &f, 7000, cudaEnableDefault, &found) !=
+            cudaSuccess ||
+        found != cudaDriverEntryPointSuccess)
+        f = NULL;
+    (void)cudaGetLastError();
+#endif
+    *(void **)&c->context_state = f;
 }
 
 /* --- opening --- */
@@ -298,14 +322,15 @@ static lks_status cuda_open(lksi_base *b, const lksi_device_options *o, void **s
     if (!c) return LKS_ERR_MEMORY;
     c->base = b;
     c->module = o ? o->module : NULL;
+    find_context_state(c);
     lks_status code = open_parts(c, o);
+    lksi_cuda_leave(c, was);
     if (code != LKS_OK) {
         if (c->failure[0]) host->fail(b, code, "cuda", "%s", c->failure);
         cuda_close(c);
     } else {
         *self = c;
     }
-    if (was >= 0) (void)cudaSetDevice(was);
     (void)cudaGetLastError();
     return code;
 }

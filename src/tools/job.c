@@ -58,10 +58,16 @@ int job_data(job *j, double valid_fraction)
     if (s != LKS_OK) return job_fail(j, "reading the data");
     lks_loader_set_prefetch(j->loader, 1);
     if (j->task == REGRESS) return regress_shapes(j);
-    if (j->task == CLASSIFY && !j->classes && (j->classes = lks_loader_classes(j->loader)) < 1)
-        return lks_error_code(j->ctx)
-                   ? job_fail(j, "reading the labels")
-                   : usage_error("--targets %s holds no class numbers (integers are needed)", opt_text(o, targets));
+    if (j->task != CLASSIFY) return 0;
+    int n = lks_loader_target_ndim(j->loader);
+    if (n > 1 || (n == 1 && lks_loader_target_dim(j->loader, 0) != 1))
+        return usage_error("--targets %s has %lld%s numbers a sample; one class number is needed ([N] or [N, 1])",
+                           opt_text(o, targets), (long long)lks_loader_target_dim(j->loader, 0),
+                           n > 1 ? " and more" : "");
+    if (!j->classes && (j->classes = lks_loader_classes(j->loader)) < 1 && lks_error_code(j->ctx))
+        return job_fail(j, "reading the labels");
+    if (j->classes < 1 || lks_loader_dtype(j->loader, 1) != LKS_I64)
+        return usage_error("--targets %s holds no class numbers (integers are needed)", opt_text(o, targets));
     return 0;
 }
 
@@ -146,6 +152,8 @@ lks_tensor *job_loss(job *j, lks_tensor *input, lks_tensor *target, lks_tensor *
         int64_t rows[2] = {-1, 256}, flat = -1;
         logits = lks_reshape(logits, 2, rows);
         target = lks_reshape(target, 1, &flat);
+    } else if (lks_ndim(target) == 2) { /* labels [B, 1] */
+        target = lks_flatten(target, 0, 1);
     }
     lks_tensor *loss = lks_cross_entropy(logits, target, LKS_IGNORE_INDEX, 0, LKS_REDUCTION_SUM);
     if (cast) lks_autocast_end(ctx);
