@@ -677,7 +677,7 @@ static void nothing_is_left(void)
     for (int i = 0; i < rounds; i++) {
         if (i == rounds / 3) {
             getrusage(RUSAGE_SELF, &before);
-            blocks = ctx->base.live_blocks;
+            blocks = lksi_blocks_in_use(&ctx->base);
             H5Pclose(from = H5Pcreate(H5P_FILE_ACCESS));
         }
         good &= lks_checkpoint_save(a.c, path) == LKS_OK && lks_checkpoint_load(a.c, path, NULL, NULL) == LKS_OK;
@@ -688,7 +688,8 @@ static void nothing_is_left(void)
     for (hid_t id = from; id < to; id++) open_ids += H5Iis_valid(id) > 0;
     ok(good && open_ids == 0 && H5Fget_obj_count((hid_t)H5F_OBJ_ALL, H5F_OBJ_ALL) == 0,
        "B127: %d rounds of save and load leave no HDF5 identifier", rounds);
-    ok(ctx->base.live_blocks == blocks && after.ru_maxrss - before.ru_maxrss < 4096, "B127: nor memory (%ld KiB more)",
+    ok(lksi_blocks_in_use(&ctx->base) == blocks && after.ru_maxrss - before.ru_maxrss < 4096,
+       "B127: nor memory (%ld KiB more)",
        after.ru_maxrss - before.ru_maxrss);
     drop(&a);
 }
@@ -823,13 +824,14 @@ static void memory_fails(void)
     lks_checkpoint_set_text(a.c, "text", "text");
     if (lks_checkpoint_save(a.c, path)) bail("%s", lks_error(ctx));
     int done_ = 0, good = 1;
-    int64_t blocks = ctx->base.live_blocks;
+    int64_t blocks = lksi_blocks_in_use(&ctx->base);
     for (int n = 1; n < 2000 && !done_; n++) {
         ctx->base.fail_at = n;
         lks_status s = lks_checkpoint_save(a.c, path_of("oom2.h5"));
         done_ = ctx->base.fail_at > 0;
         ctx->base.fail_at = 0;
-        good &= (s == LKS_ERR_MEMORY) == !done_ && ctx->base.live_blocks == blocks && !exists(path_of("oom2.h5.tmp"));
+        good &= (s == LKS_ERR_MEMORY) == !done_ && lksi_blocks_in_use(&ctx->base) == blocks &&
+                !exists(path_of("oom2.h5.tmp"));
         if (!good) diag("save, allocation %d: %s", n, lks_status_name(s));
         if (!good) break;
         lks_error_clear(ctx);
@@ -842,9 +844,10 @@ static void memory_fails(void)
         done_ = ctx->base.fail_at > 0;
         ctx->base.fail_at = 0;
         if (done_) break;
-        good &= s == LKS_ERR_MEMORY && labs((long)(ctx->base.live_blocks - blocks)) <= 2;
+        good &= s == LKS_ERR_MEMORY && labs((long)(lksi_blocks_in_use(&ctx->base) - blocks)) <= 2;
         if (!good)
-            diag("load, allocation %d: %s, %d blocks", n, lks_status_name(s), (int)(ctx->base.live_blocks - blocks));
+            diag("load, allocation %d: %s, %d blocks", n, lks_status_name(s),
+                 (int)(lksi_blocks_in_use(&ctx->base) - blocks));
         if (!good) break;
         lks_error_clear(ctx);
     }

@@ -61,7 +61,7 @@ static void rig_close(rig *r)
     lks_scaler_destroy(&r->s);
     lks_dp_destroy(&r->dp);
     lks_params_destroy(&r->ps);
-    int64_t live = lks_live_tensors(r->ctx), blocks = r->ctx->base.live_blocks;
+    int64_t live = lks_live_tensors(r->ctx), blocks = lksi_blocks_in_use(&r->ctx->base);
     (void)blocks;
     if (live) diag("%lld tensors are left", (long long)live);
     lks_context_destroy(&r->ctx);

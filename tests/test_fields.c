@@ -501,7 +501,7 @@ static int without_memory(const char *dir, int what)
     char path[400], file[400];
     const char *p = path;
     double m[2];
-    int64_t shape[4] = {2, 1, 5, 6}, live = ctx->base.live_blocks;
+    int64_t shape[4] = {2, 1, 5, 6}, live = lksi_blocks_in_use(&ctx->base);
     snprintf(path, sizeof path, "%s/series.h5", dir);
     snprintf(file, sizeof file, "%s/memory.h5", dir);
     for (int n = 1; n < 2000; n++) {
@@ -535,8 +535,8 @@ static int without_memory(const char *dir, int what)
         lks_params_destroy(&ps);
         lks_error_clear(ctx);
         if (over) return s == LKS_OK && n > 5;
-        if (ctx->base.live_blocks > live + 8) {
-            diag("%d: allocation %d: %lld blocks remain", what, n, (long long)(ctx->base.live_blocks - live));
+        if (lksi_blocks_in_use(&ctx->base) > live + 8) {
+            diag("%d: allocation %d: %lld blocks remain", what, n, (long long)(lksi_blocks_in_use(&ctx->base) - live));
             return 0;
         }
     }

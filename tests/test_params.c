@@ -204,7 +204,7 @@ static void staging(int early)
 /* Every allocation fails once: the call says so, and repeating it after that works. */
 static void memory(void)
 {
-    int64_t blocks = ctx->base.live_blocks, tensors = lks_live_tensors(ctx), used = lks_memory_used(ctx);
+    int64_t blocks = lksi_blocks_in_use(&ctx->base), tensors = lks_live_tensors(ctx), used = lks_memory_used(ctx);
     int tried = 0, clean = 1, repeated = 1;
     for (int64_t n = 1; n < 200; n++) {
         lks_params *ps = NULL;
@@ -222,10 +222,11 @@ static void memory(void)
         lks_error_clear(ctx);
         repeated &= lks_params_seal(ps) == LKS_OK;
         lks_params_destroy(&ps);
-        int same = ctx->base.live_blocks == blocks && lks_live_tensors(ctx) == tensors && lks_memory_used(ctx) == used;
+        int same = lksi_blocks_in_use(&ctx->base) == blocks && lks_live_tensors(ctx) == tensors &&
+                   lks_memory_used(ctx) == used;
         if (!same)
             diag("allocation %lld: blocks %+lld, tensors %+lld, bytes %+lld", (long long)n,
-                 (long long)(ctx->base.live_blocks - blocks), (long long)(lks_live_tensors(ctx) - tensors),
+                 (long long)(lksi_blocks_in_use(&ctx->base) - blocks), (long long)(lks_live_tensors(ctx) - tensors),
                  (long long)(lks_memory_used(ctx) - used));
         clean &= same;
         tried += failed;

@@ -464,7 +464,7 @@ static void test_copy(void)
 static void test_overflow(void) /* B61 */
 {
     const int64_t big = (int64_t)1 << 61, half = (int64_t)1 << 40;
-    int64_t used = lks_memory_used(ctx), held = lks_memory_held(ctx), blocks = ctx->base.live_blocks;
+    int64_t used = lks_memory_used(ctx), held = lks_memory_held(ctx), blocks = lksi_blocks_in_use(&ctx->base);
     ok(!lks_empty(ctx, LKS_U8, SHAPE(2, 2, 1, big)) && failed(LKS_ERR_SHAPE, "lks_empty", "64-bit"), "2^63 elements");
     ok(!lks_zeros(ctx, LKS_U8, SHAPE((int64_t)1 << 31, (int64_t)1 << 33)) && failed(LKS_ERR_SHAPE, "64-bit", ""),
        "2^64");
@@ -475,7 +475,7 @@ static void test_overflow(void) /* B61 */
        "wrap");
     is_int(lks_memory_used(ctx), used, "nothing was allocated");
     is_int(lks_memory_held(ctx), held, "nor taken from the device");
-    is_int(ctx->base.live_blocks, blocks, "nor on the host");
+    is_int(lksi_blocks_in_use(&ctx->base), blocks, "nor on the host");
     ok(!lks_empty(ctx, LKS_F32, SHAPE(half, 64)) && failed(LKS_ERR_MEMORY, "", ""),
        "2^48 bytes are too many, not an overflow");
     lks_tensor *none = lks_empty(ctx, LKS_F32, SHAPE(0, (int64_t)1 << 62, 4));
@@ -606,7 +606,7 @@ static void test_failures(void)
     /* Making, viewing and reading with each allocation failing in turn. */
     int bad = 0, tried = 0;
     for (int64_t n = 1; n < 200; n++) {
-        int64_t live = lks_live_tensors(ctx), used = lks_memory_used(ctx), blocks = ctx->base.live_blocks;
+        int64_t live = lks_live_tensors(ctx), used = lks_memory_used(ctx), blocks = lksi_blocks_in_use(&ctx->base);
         double host[6] = {1, 2, 3, 4, 5, 6}, back[6], v = 0;
         ctx->base.fail_at = n;
         int scope = lks_scope_begin(ctx) == LKS_OK;
@@ -622,7 +622,8 @@ static void test_failures(void)
         if (scope) lks_scope_end(ctx);
         lks_synchronize(ctx);
         bad |= (left <= 0) != (s != LKS_OK) || (s != LKS_OK && lks_error_code(ctx) != LKS_ERR_MEMORY);
-        bad |= lks_live_tensors(ctx) != live || lks_memory_used(ctx) != used || ctx->base.live_blocks != blocks;
+        bad |= lks_live_tensors(ctx) != live || lks_memory_used(ctx) != used ||
+               lksi_blocks_in_use(&ctx->base) != blocks;
         if (bad) diag("allocation %lld: %s: %s", (long long)n, lks_status_name(s), lks_error(ctx));
         lks_error_clear(ctx);
         if (bad || left > 0) break;

@@ -12,6 +12,7 @@
 #include <stddef.h>
 
 #define LKSI_TEXT 2048 /* bytes of an error text */
+#define LKSI_CELL_CLASSES 16 /* of 64 bytes each */
 
 /* One per context; the low rooms see only this part of it. */
 typedef struct lksi_base {
@@ -21,6 +22,8 @@ typedef struct lksi_base {
     lks_log_fn log;
     void *log_user;
     int64_t live_blocks; /* host blocks from lksi_alloc that are not freed */
+    int64_t live_cells;  /* and from lksi_cell_take */
+    struct lksi_cell *cells[LKSI_CELL_CLASSES]; /* idle ones, by size */
     int64_t fail_at;     /* > 0: the fail_at-th allocation from now (host or device) fails; counts down */
     double deadline;     /* seconds */
     /* LKS_FAULT, read at the first passage of a fault point. */
@@ -50,6 +53,39 @@ void *lksi_alloc(lksi_base *b, int64_t bytes);
 void *lksi_realloc(lksi_base *b, void *p, int64_t old_bytes, int64_t new_bytes);
 char *lksi_strdup(lksi_base *b, const char *s);
 void lksi_free(lksi_base *b, void *p);
+/* Small blocks that come and go with each op: kept for the next of their size, not zeroed, on the thread of the context
+ * only. They fail and are counted like the others; what is given back has the size that was taken. */
+typedef struct lksi_cell {
+    struct lksi_cell *next;
+} lksi_cell;
+void *lksi_cell_new(lksi_base *b, int64_t bytes);
+void lksi_cell_drop(lksi_base *b, void *p, int64_t bytes);
+void lksi_cells_clear(lksi_base *b); /* frees the idle ones */
+int64_t lksi_blocks_in_use(const lksi_base *b);
+static inline void *lksi_cell_take(lksi_base *b, int64_t bytes)
+{
+    uint64_t k = (uint64_t)(bytes - 1) >> 6;
+    lksi_cell *c = k < LKSI_CELL_CLASSES ? b->cells[k] : NULL;
+    if (__builtin_expect(!c || b->fail_at > 0, 0)) return lksi_cell_new(b, bytes);
+    b->cells[k] = c->next;
+    b->live_cells++;
+    return c;
+}
+static inline void lksi_cell_give(lksi_base *b, void *p, int64_t bytes)
+{
+    uint64_t k = (uint64_t)(bytes - 1) >> 6;
+#ifdef __SANITIZE_ADDRESS__
+    k = LKSI_CELL_CLASSES; /* so that use after it is seen */
+#endif
+    if (__builtin_expect(k >= LKSI_CELL_CLASSES, 0)) {
+        lksi_cell_drop(b, p, bytes);
+        return;
+    }
+    lksi_cell *c = p;
+    c->next = b->cells[k];
+    b->cells[k] = c;
+    b->live_cells--;
+}
 /* 1 if this allocation must fail (fault injection); every allocator asks it once per request. */
 int lksi_alloc_must_fail(lksi_base *b);
 

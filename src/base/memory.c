@@ -18,7 +18,7 @@ int lksi_alloc_must_fail(lksi_base *b)
 static void out_of_memory(lksi_base *b, int64_t bytes)
 {
     lksi_fail(b, LKS_ERR_MEMORY, "host memory", "cannot allocate %" PRId64 " bytes (%" PRId64 " blocks are in use)",
-              bytes, b ? __atomic_load_n(&b->live_blocks, __ATOMIC_RELAXED) : 0);
+              bytes, b ? lksi_blocks_in_use(b) : 0);
 }
 
 void *lksi_alloc(lksi_base *b, int64_t bytes)
@@ -61,6 +61,41 @@ void lksi_free(lksi_base *b, void *p)
     if (!p) return;
     if (b) __atomic_sub_fetch(&b->live_blocks, 1, __ATOMIC_RELAXED);
     free(p);
+}
+
+void *lksi_cell_new(lksi_base *b, int64_t bytes)
+{
+    int64_t k = (bytes - 1) >> 6;
+    lksi_cell *c = NULL;
+    if (!lksi_alloc_must_fail(b)) {
+        if (k < LKSI_CELL_CLASSES && (c = b->cells[k])) b->cells[k] = c->next;
+        else c = malloc((size_t)((k + 1) << 6));
+    }
+    if (!c) out_of_memory(b, bytes);
+    else b->live_cells++;
+    return c;
+}
+
+void lksi_cell_drop(lksi_base *b, void *p, int64_t bytes)
+{
+    (void)bytes;
+    b->live_cells--;
+    free(p);
+}
+
+void lksi_cells_clear(lksi_base *b)
+{
+    for (int k = 0; k < LKSI_CELL_CLASSES; k++)
+        while (b->cells[k]) {
+            lksi_cell *c = b->cells[k];
+            b->cells[k] = c->next;
+            free(c);
+        }
+}
+
+int64_t lksi_blocks_in_use(const lksi_base *b)
+{
+    return __atomic_load_n(&b->live_blocks, __ATOMIC_RELAXED) + b->live_cells;
 }
 
 int lksi_mul_fits(int64_t a, int64_t b, int64_t *r)

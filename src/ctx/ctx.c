@@ -253,6 +253,7 @@ static void undo(lks_context *ctx)
     lksi_free(&ctx->base, ctx->scope_start);
     lksi_comm_close(ctx->comm);
     lksi_device_close(ctx->dev);
+    lksi_cells_clear(&ctx->base);
     lksi_free(NULL, ctx);
 }
 

@@ -163,15 +163,25 @@ static lks_status look(lks_context *ctx, const char *where, int op, int nin, lks
                      lksi_tensor_text(out[k], text, sizeof text), given);
 }
 
-static lks_status run(lks_context *ctx, const char *where, int op, int nin, lks_tensor *const *in,
+static const lksi_attr no_attr;
+
+static inline void args_init(lksi_args *a, lks_context *ctx, int op, int nin, const lksi_view *in, int nout,
+                             lksi_view *out, const lksi_attr *attr, char *why)
+{
+    why[0] = 0;
+    a->op = op, a->nin = nin, a->nout = nout, a->in = in, a->out = out, a->rng = ctx->rng, a->why = why;
+    a->attr = *(attr ? attr : &no_attr);
+}
+
+static inline lks_status run(lks_context *ctx, const char *where, int op, int nin, lks_tensor *const *in,
                       const lksi_attr *attr, int nout, lks_tensor **out, lks_tensor **work, lksi_view *vin, decision *d)
 {
     const lksi_row *row = &lksi_rows[op];
     lksi_base *b = &ctx->base;
-    char why[LKSI_WHY] = "";
+    char why[LKSI_WHY];
     lksi_view vout[LKSI_MAX_OUT];
-    lksi_args a = {.op = op, .nin = nin, .nout = nout, .in = vin, .out = vout, .rng = ctx->rng, .why = why};
-    if (attr) a.attr = *attr;
+    lksi_args a;
+    args_init(&a, ctx, op, nin, vin, nout, vout, attr, why);
 
     if (row->kind == LKSI_KIND_OP || row->kind == LKSI_KIND_NOGRAD) {
         lks_dtype to;
@@ -188,8 +198,14 @@ static lks_status run(lks_context *ctx, const char *where, int op, int nin, lks_
             in = work;
         }
     }
-    for (int i = 0; i < nin; i++) vin[i] = in[i] == lks_none ? absent : in[i]->v;
-    if (!lksi_takes_complex(op))
+    int is_complex = 0;
+    for (int i = 0; i < nin; i++) {
+        vin[i] = in[i] == lks_none ? absent : in[i]->v;
+        is_complex |= vin[i].dtype == LKS_C64 || vin[i].dtype == LKS_C128;
+    }
+    for (int i = 0; i < nout; i++)
+        is_complex |= out[i] && (out[i]->v.dtype == LKS_C64 || out[i]->v.dtype == LKS_C128);
+    if (is_complex && !lksi_takes_complex(op))
         for (int i = 0; i < nin + nout; i++) {
             lks_dtype t = i < nin ? vin[i].dtype : out[i - nin] ? out[i - nin]->v.dtype : LKS_DTYPE_NONE;
             if (lks_dtype_is_complex(t))
@@ -199,8 +215,13 @@ static lks_status run(lks_context *ctx, const char *where, int op, int nin, lks_
                                  row->name, lks_dtype_name(t), i < nin ? "input" : "output", i < nin ? i : i - nin);
         }
     for (int i = 0; i < nout; i++) {
-        if (out[i]) vout[i] = out[i]->v;
-        else vout[i] = absent;
+        if (out[i]) {
+            vout[i] = out[i]->v;
+        } else {
+            vout[i].data = NULL;
+            vout[i].dtype = LKS_DTYPE_NONE;
+            vout[i].ndim = -1;
+        }
     }
     lks_status s = row->infer(&a);
     if (s != LKS_OK) return lksi_fail(b, s, where, "%s", why);
@@ -275,19 +296,19 @@ lks_status lksi_call(lks_context *ctx, const char *where, int op, int nin, lks_t
     lksi_fpenv_enter(&env);
     lks_status s;
     decision d = {LKS_POLICY_NONE, 0, "an op in place or a view: never cast", LKS_DTYPE_NONE};
-    if (nin <= ON_STACK) {
-        lksi_view vin[ON_STACK];
-        lks_tensor *work[ON_STACK];
+    lksi_view few_vin[ON_STACK], *vin = few_vin;
+    lks_tensor *few_work[ON_STACK], **work = few_work;
+    if (__builtin_expect(nin > ON_STACK, 0)) {
+        vin = lksi_alloc(&ctx->base, nin * (int64_t)(sizeof *vin + sizeof(lks_tensor *)));
+        work = (lks_tensor **)(vin + nin);
+    }
+    if (vin) {
         for (int i = 0; i < nin && ctx->observer; i++) vin[i] = in[i] == lks_none ? absent : in[i]->v;
         s = run(ctx, where, op, nin, in, attr, nout, out, work, vin, &d);
         if (ctx->observer) tell(ctx, where, op, &d, nin, vin, nout, out, 1, s);
+        if (vin != few_vin) lksi_free(&ctx->base, vin);
     } else {
-        lksi_view *vin = lksi_alloc(&ctx->base, nin * (int64_t)(sizeof *vin + sizeof(lks_tensor *)));
-        for (int i = 0; i < nin && vin; i++) vin[i] = in[i] == lks_none ? absent : in[i]->v;
-        if (vin) s = run(ctx, where, op, nin, in, attr, nout, out, (lks_tensor **)(vin + nin), vin, &d);
-        else s = LKS_ERR_MEMORY;
-        if (ctx->observer && vin) tell(ctx, where, op, &d, nin, vin, nout, out, 1, s);
-        lksi_free(&ctx->base, vin);
+        s = LKS_ERR_MEMORY;
     }
     if (s == LKS_OK && ctx->anomaly && !ctx->looking && row->kind != LKSI_KIND_VIEW)
         s = look(ctx, where, op, nin, in, nout, out);
@@ -306,9 +327,9 @@ lks_tensor *lksi_call1(lks_context *ctx, const char *where, int op, int nin, lks
 lks_status lksi_call_raw(lks_context *ctx, const char *where, int op, int nin, const lksi_view *in,
                          const lksi_attr *attr, int nout, lksi_view *out)
 {
-    char why[LKSI_WHY] = "";
-    lksi_args a = {.op = op, .nin = nin, .nout = nout, .in = in, .out = out, .rng = ctx->rng, .why = why};
-    if (attr) a.attr = *attr;
+    char why[LKSI_WHY];
+    lksi_args a;
+    args_init(&a, ctx, op, nin, in, nout, out, attr, why);
     lks_status s = lksi_rows[op].infer(&a);
     lksi_fpenv env;
     lksi_fpenv_enter(&env);

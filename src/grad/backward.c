@@ -26,15 +26,19 @@ typedef struct walk {
     lks_tensor **captured; /* shares */
 } walk;
 
-static lks_status push(walk *w, void ***array, int64_t *count, int64_t *room, void *p)
+static lks_status grow(walk *w, void ***array, int64_t *room)
 {
-    if (*count == *room) {
-        int64_t more = *room ? 2 * *room : 64;
-        void **q = lksi_realloc(&w->ctx->base, *array, *room * (int64_t)sizeof *q, more * (int64_t)sizeof *q);
-        if (!q) return LKS_ERR_MEMORY;
-        *array = q;
-        *room = more;
-    }
+    int64_t more = *room ? 2 * *room : 64;
+    void **q = lksi_realloc(&w->ctx->base, *array, *room * (int64_t)sizeof *q, more * (int64_t)sizeof *q);
+    if (!q) return LKS_ERR_MEMORY;
+    *array = q;
+    *room = more;
+    return LKS_OK;
+}
+
+static inline lks_status push(walk *w, void ***array, int64_t *count, int64_t *room, void *p)
+{
+    if (__builtin_expect(*count == *room, 0)) TRY(grow(w, array, room));
     (*array)[(*count)++] = p;
     return LKS_OK;
 }
@@ -111,6 +115,11 @@ static lks_status discover(walk *w, lksi_node *root)
 
 static lks_tensor *conform(lks_tensor *g, lks_dtype dtype, int ndim, const int64_t *shape)
 {
+    if (g->v.dtype == dtype && g->v.ndim == ndim) {
+        int d = 0;
+        while (d < ndim && g->v.shape[d] == shape[d]) d++;
+        if (d == ndim) return g;
+    }
     return lks_to(lksi_sum_to(g, ndim, shape), dtype);
 }
 
@@ -128,7 +137,7 @@ static lks_status add_in(walk *w, lks_tensor **sum, uint8_t *own, lks_tensor *g,
 {
     if (!*sum) {
         *own = fresh && unseen(g);
-        *sum = lks_keep(g);
+        *sum = lksi_keep(g);
         return LKS_OK;
     }
     if (*own && !w->create_graph)
@@ -321,8 +330,10 @@ static lks_status visit(walk *w, lksi_node *n)
                 lksi_tensor_text(s->t, text, sizeof text), (long long)s->t->st->version, (long long)s->version);
         }
     }
-    lks_tensor *few[16] = {NULL}, **grad = few;
+    lks_tensor *few[16], **grad = few;
     if (n->nin > 16 && !(grad = lksi_alloc(&ctx->base, n->nin * (int64_t)sizeof *grad))) return LKS_ERR_MEMORY;
+    grad[0] = NULL;
+    for (int i = 1; i < n->nin; i++) grad[i] = NULL;
     lks_status s = lks_scope_begin(ctx);
     if (s == LKS_OK) {
         lksi_back b = {.ctx = ctx, .node = n, .attr = &n->attr, .g = n->grad[0], .grad = grad,
@@ -333,7 +344,7 @@ static lks_status visit(walk *w, lksi_node *n)
         for (int i = 0; i < n->nin && s == LKS_OK; i++) {
             if (!grad[i] || !lksi_back_needs(&b, i)) continue;
             int fresh = 1;
-            for (int k = 0; k < n->nin; k++) fresh &= k == i || !grad[k] || grad[k]->st != grad[i]->st;
+            for (int k = 0; k < n->nin && n->nin > 1; k++) fresh &= k == i || !grad[k] || grad[k]->st != grad[i]->st;
             s = deliver(w, n->edge[i], grad[i], fresh);
         }
         ctx->visiting = before;
@@ -364,7 +375,7 @@ static lks_status go(walk *w, lks_tensor *root, lks_tensor *seed)
         lks_status s = capture_outputs(w, n);
         if (s == LKS_OK) s = visit(w, n);
         for (int i = 0; i < n->nout; i++) {
-            lks_release(n->grad[i]);
+            lksi_drop(n->grad[i]);
             n->grad[i] = NULL;
             n->grad_own[i] = 0;
         }

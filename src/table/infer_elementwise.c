@@ -27,7 +27,9 @@ static void order_like_inputs(lksi_args *a)
             if (!lksi_is_contiguous(&a->in[i])) last = 1;
         }
     }
-    if (last)
+    if (y->ndim == 1)
+        y->stride[0] = 1;
+    else if (last)
         lksi_channels_last_strides(y);
     else
         lksi_contiguous_strides(y);
@@ -55,6 +57,7 @@ static lks_status unary(lksi_args *a, lks_dtype dtype)
 
 static lks_status binary(lksi_args *a, lks_dtype dtype)
 {
+    if (same_shape(&a->in[0], &a->in[1])) return unary(a, dtype);
     if (!lksi_broadcast(&a->in[0], &a->in[1], &a->out[0])) return do_not_broadcast(a, &a->in[0], &a->in[1]);
     a->out[0].dtype = dtype;
     order_like_inputs(a);

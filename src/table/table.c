@@ -144,6 +144,7 @@ static int category(lks_dtype t)
 lks_dtype lksi_promote_views(const lksi_view *a, const lksi_view *b)
 {
     int a0 = a->ndim == 0, b0 = b->ndim == 0;
+    if (a->dtype == b->dtype && a->dtype >= 0) return a->dtype;
     if (a0 == b0) return lks_promote(a->dtype, b->dtype);
     const lksi_view *wide = a0 ? b : a, *zero = a0 ? a : b;
     /* A 0-dim tensor only widens to a higher category. */

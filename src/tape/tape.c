@@ -14,7 +14,7 @@ int lksi_tape_wants(lks_context *ctx, int nin, lks_tensor *const *in)
     return 0;
 }
 
-lksi_edge lksi_edge_of(lks_tensor *t)
+static inline lksi_edge edge_of(lks_tensor *t)
 {
     lksi_edge e = {NULL, NULL, 0};
     if (t == lks_none || !t->requires_grad) return e;
@@ -26,6 +26,8 @@ lksi_edge lksi_edge_of(lks_tensor *t)
     }
     return e;
 }
+
+lksi_edge lksi_edge_of(lks_tensor *t) { return edge_of(t); }
 
 const char *lksi_node_name(const lksi_node *n)
 {
@@ -42,7 +44,7 @@ void lksi_node_free_saved(lksi_node *n)
     if (n->freed) return;
     n->freed = 1;
     for (int i = 0; i < n->nin + n->nout; i++) {
-        lks_release(n->saved[i].t);
+        lksi_drop(n->saved[i].t);
         n->saved[i].t = NULL;
     }
     lksi_custom_head *call = (lksi_custom_head *)(void *)n->custom;
@@ -55,8 +57,8 @@ void lksi_node_free_saved(lksi_node *n)
     for (int i = 0; i < n->nin; i++) {
         lksi_edge e = n->edge[i];
         n->edge[i] = (lksi_edge){NULL, NULL, 0};
-        lksi_owned_drop((lksi_owned *)e.node);
-        lks_release(e.leaf);
+        if (e.node) lksi_owned_drop((lksi_owned *)e.node);
+        lksi_drop(e.leaf);
     }
 }
 
@@ -74,19 +76,21 @@ static void node_destroy(lksi_owned *self)
         ctx->dying = d->next_dying;
         lksi_node_free_saved(d);
         if (d->custom) d->custom_free(d->custom);
-        for (int i = 0; i < d->nout; i++) lks_release(d->grad[i]);
+        for (int i = 0; i < d->nout; i++) lksi_drop(d->grad[i]);
         ctx->live_nodes--;
-        lksi_free(&ctx->base, d);
+        lksi_cell_give(&ctx->base, d, d->bytes);
     }
     ctx->draining = 0;
 }
+
+static const lksi_attr no_attr;
 
 /* What recording needs to know of an op. */
 typedef struct shape_of_op {
     int op, nin, nout, save_in, save_out;
 } shape_of_op;
 
-static lksi_node *node_new(lks_context *ctx, const shape_of_op *o, lks_tensor *const *in, const lksi_attr *attr,
+static inline lksi_node *node_new(lks_context *ctx, const shape_of_op *o, lks_tensor *const *in, const lksi_attr *attr,
                            lks_tensor **out)
 {
     int nin = o->nin, nout = o->nout;
@@ -94,9 +98,17 @@ static lksi_node *node_new(lks_context *ctx, const shape_of_op *o, lks_tensor *c
                     (nin + nout) * (int64_t)sizeof(lksi_saved) +
                     nout * (int64_t)(sizeof(lksi_meta) + sizeof(lks_tensor *) + 1) +
                     (o->op == LKSI_OP_cat ? nin * (int64_t)sizeof(int64_t) : 0);
-    char *p = lksi_alloc(&ctx->base, bytes);
+    char *p = lksi_cell_take(&ctx->base, bytes);
     if (!p) return NULL;
     lksi_node *n = (lksi_node *)p;
+    n->custom = NULL;
+    n->custom_free = NULL;
+    n->recompute = NULL;
+    n->place = 0;
+    n->freed = 0;
+    n->pass = n->scale = 0;
+    n->next_dying = NULL;
+    n->bytes = bytes;
     n->own.refs = 1; /* ours until the outputs hold it */
     n->own.destroy = node_destroy;
     n->ctx = ctx;
@@ -104,7 +116,7 @@ static lksi_node *node_new(lks_context *ctx, const shape_of_op *o, lks_tensor *c
     n->op = o->op;
     n->nin = nin;
     n->nout = nout;
-    if (attr) n->attr = *attr;
+    n->attr = *(attr ? attr : &no_attr);
     p += sizeof(lksi_node);
     n->edge = (lksi_edge *)p;
     p += nin * sizeof(lksi_edge);
@@ -114,6 +126,7 @@ static lksi_node *node_new(lks_context *ctx, const shape_of_op *o, lks_tensor *c
     p += nout * sizeof(lksi_meta);
     n->grad = (lks_tensor **)p;
     p += nout * sizeof(lks_tensor *);
+    n->part = NULL;
     if (o->op == LKSI_OP_cat) {
         n->part = (int64_t *)p;
         p += nin * sizeof(int64_t);
@@ -125,21 +138,26 @@ static lksi_node *node_new(lks_context *ctx, const shape_of_op *o, lks_tensor *c
     n->grad_own = (uint8_t *)p;
     ctx->live_nodes++;
     for (int i = 0; i < nin; i++) {
-        lksi_edge e = lksi_edge_of(in[i]);
+        lksi_edge e = edge_of(in[i]);
         if (e.node) e.node->own.refs++;
-        lks_keep(e.leaf);
+        if (e.leaf) lksi_keep(e.leaf);
         n->edge[i] = e;
+        n->saved[i] = (lksi_saved){NULL, 0};
     }
-    for (int i = 0; i < nout; i++) {
+    int i = 0;
+    do { /* an op has an output */
+        n->saved[nin + i] = (lksi_saved){NULL, 0};
+        n->grad[i] = NULL;
+        n->grad_own[i] = 0;
         n->out[i].dtype = out[i]->v.dtype;
         n->out[i].ndim = out[i]->v.ndim;
-        memcpy(n->out[i].shape, out[i]->v.shape, (size_t)out[i]->v.ndim * sizeof(int64_t));
-    }
+        memcpy(n->out[i].shape, out[i]->v.shape, sizeof out[i]->v.shape); /* what is behind ndim is not read */
+    } while (++i < nout);
     return n;
 }
 
 /* Statistics (outputs after the first that backward reads) are no one else's: saved as they are. */
-static int differentiable(const shape_of_op *o, int i, const lks_tensor *t)
+static inline int differentiable(const shape_of_op *o, int i, const lks_tensor *t)
 {
     return lksi_has_gradient(t->v.dtype) && (i == 0 || !(o->save_out >> i & 1) || o->save_out & LKSI_SAVE_LIVE);
 }
@@ -150,7 +168,7 @@ static int is_leaf(const lks_tensor *t)
 }
 
 /* Saved tensors of n, from this run of the op. */
-static lks_status save(lksi_node *n, const shape_of_op *o, lks_tensor *const *in, lks_tensor **out)
+static inline lks_status save(lksi_node *n, const shape_of_op *o, lks_tensor *const *in, lks_tensor **out)
 {
     for (int i = 0; i < o->nin && i < 31; i++)
         if (o->save_in >> i & 1 && in[i] != lks_none && !n->saved[i].t) {
@@ -160,13 +178,13 @@ static lks_status save(lksi_node *n, const shape_of_op *o, lks_tensor *const *in
                                  "input %d of %s, %s, was changed in place since the first run of the function", i,
                                  lksi_node_name(n), lksi_tensor_text(in[i], text, sizeof text));
             }
-            n->saved[i].t = lks_keep(in[i]);
+            n->saved[i].t = lksi_keep(in[i]);
             n->saved[i].version = in[i]->st->version;
         }
     for (int i = 0; i < o->nout; i++) {
         lks_tensor *t = out[i];
         if (!(o->save_out >> i & 1) || n->saved[o->nin + i].t) continue;
-        lks_tensor *s = differentiable(o, i, t) ? lksi_tensor_unscoped(lksi_tensor_alias(t)) : lks_keep(t);
+        lks_tensor *s = differentiable(o, i, t) ? lksi_tensor_saved(t) : lks_keep(t);
         if (!s) return LKS_ERR_MEMORY;
         n->saved[o->nin + i].t = s;
         n->saved[o->nin + i].version = t->st->version;
@@ -174,7 +192,7 @@ static lks_status save(lksi_node *n, const shape_of_op *o, lks_tensor *const *in
     return LKS_OK;
 }
 
-static void adopt(lksi_node *n, const shape_of_op *o, lks_tensor **out)
+static inline void adopt(lksi_node *n, const shape_of_op *o, lks_tensor **out)
 {
     for (int i = 0; i < o->nout; i++) {
         if (!differentiable(o, i, out[i])) continue;
@@ -244,7 +262,7 @@ lks_status lksi_tape_record(lks_context *ctx, int op, int nin, lks_tensor *const
     if (!(n = node_new(ctx, &o, in, attr, out))) return LKS_ERR_MEMORY;
     lks_status s = rc ? join(rc, n, &o, in) : save(n, &o, in, out);
     if (s == LKS_OK) adopt(n, &o, out);
-    lksi_owned_drop(&n->own);
+    if (--n->own.refs == 0) node_destroy(&n->own);
     return s;
 }
 

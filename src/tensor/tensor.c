@@ -37,48 +37,52 @@ void lksi_owned_drop(lksi_owned *o)
 
 lksi_storage *lksi_storage_wrap(lks_context *ctx, void *data, int64_t bytes)
 {
-    lksi_storage *st = lksi_alloc(&ctx->base, sizeof *st);
-    if (!st) return NULL;
-    st->ctx = ctx;
-    st->data = data;
-    st->bytes = bytes;
-    st->refs = 1;
+    lksi_storage *st = lksi_cell_take(&ctx->base, sizeof *st);
+    if (st) *st = (lksi_storage){.ctx = ctx, .data = data, .bytes = bytes, .refs = 1};
     return st;
 }
 
 lksi_storage *lksi_storage_new(lks_context *ctx, int64_t bytes)
 {
-    lksi_storage *st = lksi_storage_wrap(ctx, NULL, bytes);
+    lksi_storage *st = lksi_cell_take(&ctx->base, sizeof *st);
     if (!st) return NULL;
+    *st = (lksi_storage){.ctx = ctx, .bytes = bytes, .refs = 1, .owned = 1};
     void *p;
     if (lksi_device_alloc(ctx->dev, bytes, &p) != LKS_OK) {
-        lksi_free(&ctx->base, st);
+        lksi_cell_give(&ctx->base, st, sizeof *st);
         return NULL;
     }
     st->data = p;
-    st->owned = 1;
     return st;
+}
+
+static void storage_destroy(lksi_storage *st)
+{
+    if (st->owned) lksi_device_free(st->ctx->dev, st->data);
+    lksi_cell_give(&st->ctx->base, st, sizeof *st);
 }
 
 void lksi_storage_drop(lksi_storage *st)
 {
-    if (!st || --st->refs > 0) return;
-    if (st->owned) lksi_device_free(st->ctx->dev, st->data);
-    lksi_free(&st->ctx->base, st);
+    if (st && --st->refs == 0) storage_destroy(st);
 }
 
 /* --- scopes --- */
 
-static lks_status scope_push(lks_context *ctx, lks_tensor *t)
+static lks_status more_born(lks_context *ctx)
 {
-    if (ctx->born_count == ctx->born_room) {
-        int64_t room = ctx->born_room ? 2 * ctx->born_room : 256;
-        lks_tensor **p = lksi_realloc(&ctx->base, ctx->born, ctx->born_room * (int64_t)sizeof *p,
-                                      room * (int64_t)sizeof *p);
-        if (!p) return LKS_ERR_MEMORY;
-        ctx->born = p;
-        ctx->born_room = room;
-    }
+    int64_t room = ctx->born_room ? 2 * ctx->born_room : 256;
+    lks_tensor **p = lksi_realloc(&ctx->base, ctx->born, ctx->born_room * (int64_t)sizeof *p,
+                                  room * (int64_t)sizeof *p);
+    if (!p) return LKS_ERR_MEMORY;
+    ctx->born = p;
+    ctx->born_room = room;
+    return LKS_OK;
+}
+
+static inline lks_status scope_push(lks_context *ctx, lks_tensor *t)
+{
+    if (__builtin_expect(ctx->born_count == ctx->born_room, 0)) TRY(more_born(ctx));
     ctx->born[ctx->born_count++] = t;
     return LKS_OK;
 }
@@ -102,7 +106,7 @@ lks_status lks_scope_end(lks_context *ctx)
     if (!ctx->scope_count)
         return lksi_fail(&ctx->base, LKS_ERR_STATE, "lks_scope_end", "no scope is open (lks_scope_begin opens one)");
     int64_t start = ctx->scope_start[--ctx->scope_count];
-    while (ctx->born_count > start) lks_release(ctx->born[--ctx->born_count]);
+    while (ctx->born_count > start) lksi_drop(ctx->born[--ctx->born_count]);
     return LKS_OK;
 }
 
@@ -122,11 +126,8 @@ lks_tensor *lks_scope_leave(lks_context *ctx, lks_tensor *t)
 
 /* --- headers --- */
 
-lks_tensor *lks_keep(lks_tensor *t)
-{
-    if (t && t != lks_none) t->shares++;
-    return t;
-}
+lks_tensor *lks_keep(lks_tensor *t) { return lksi_keep(t); }
+void lks_release(lks_tensor *t) { lksi_drop(t); }
 
 void lksi_tensor_forget(lks_tensor *t)
 {
@@ -136,43 +137,69 @@ void lksi_tensor_forget(lks_tensor *t)
     t->leaf = NULL;
     t->requires_grad = 0;
     lksi_owned_drop((lksi_owned *)node);
-    lks_release(leaf);
+    lksi_drop(leaf);
 }
 
-void lks_release(lks_tensor *t)
+void lksi_tensor_destroy(lks_tensor *t)
 {
-    if (!t || t == lks_none || --t->shares > 0) return;
     lks_context *ctx = t->ctx;
-    lksi_tensor_forget(t);
-    lks_release(t->grad);
-    lks_release(t->grad_slot);
+    if (t->node || t->leaf) lksi_tensor_forget(t);
+    if (t->grad) lks_release(t->grad);
+    if (t->grad_slot) lks_release(t->grad_slot);
     while (t->hooks) {
         lksi_hook *next = t->hooks->next;
         lksi_free(&ctx->base, t->hooks);
         t->hooks = next;
     }
-    lksi_storage_drop(t->st);
+    if (--t->st->refs == 0) storage_destroy(t->st);
     ctx->live_tensors--;
-    lksi_free(&ctx->base, t);
+    lksi_cell_give(&ctx->base, t, sizeof *t);
+}
+
+/* A header on st, of no scope. Takes no share of st. */
+static inline lks_tensor *header(lksi_storage *st, const lksi_view *v, int64_t numel)
+{
+    lks_tensor *t = lksi_cell_take(&st->ctx->base, sizeof *t);
+    if (!t) return NULL;
+    t->ctx = st->ctx;
+    t->st = st;
+    t->v = *v;
+    t->numel = numel;
+    t->shares = 1;
+    /* One by one: a memset of so little is slower than the stores. */
+    t->requires_grad = t->is_view = 0;
+    t->node = NULL;
+    t->out = 0;
+    t->leaf = t->grad = t->grad_slot = NULL;
+    t->pass = 0;
+    t->uses = 0;
+    t->grad_scale = t->grad_version = 0;
+    t->hooks = NULL;
+    return t;
 }
 
 lks_tensor *lksi_tensor_on(lksi_storage *st, const lksi_view *v)
 {
     lks_context *ctx = st->ctx;
-    lks_tensor *t = lksi_alloc(&ctx->base, sizeof *t);
+    lks_tensor *t = header(st, v, lksi_numel(v));
     if (!t) return NULL;
-    t->ctx = ctx;
-    t->st = st;
-    t->v = *v;
-    t->numel = lksi_numel(v);
-    t->shares = 1;
     if (scope_push(ctx, t) != LKS_OK) {
-        lksi_free(&ctx->base, t);
+        lksi_cell_give(&ctx->base, t, sizeof *t);
         return NULL;
     }
     st->refs++;
     ctx->live_tensors++;
     return t;
+}
+
+lks_tensor *lksi_tensor_saved(lks_tensor *t)
+{
+    lks_tensor *a = header(t->st, &t->v, t->numel);
+    if (!a) return NULL;
+    a->is_view = 1;
+    t->st->refs++;
+    t->ctx->live_tensors++;
+    return a;
 }
 
 lks_tensor *lksi_tensor_unscoped(lks_tensor *t)
@@ -239,16 +266,35 @@ lks_status lksi_check_shape(lks_context *ctx, const char *where, lks_dtype dtype
     return LKS_OK;
 }
 
+/* Elements of v if they are few and its dtype exists; else -1. */
+static inline int64_t few(const lksi_view *v)
+{
+    int64_t n = 1;
+    if (v->ndim < 0 || v->ndim > LKS_MAX_DIMS || v->dtype < 0 || v->dtype >= LKS_DTYPE_COUNT) return -1;
+    for (int d = 0; d < v->ndim; d++) {
+        if (v->shape[d] <= 0 || v->shape[d] > INT32_MAX || n > INT32_MAX) return -1;
+        n *= v->shape[d];
+    }
+    return n <= INT32_MAX ? n : -1;
+}
+
 lks_tensor *lksi_tensor_new(lks_context *ctx, const lksi_view *v, const char *where)
 {
-    int64_t n;
-    if (lksi_check_shape(ctx, where, v->dtype, v->ndim, v->shape, &n) != LKS_OK) return NULL;
+    int64_t n = few(v);
+    if (n < 0 && lksi_check_shape(ctx, where, v->dtype, v->ndim, v->shape, &n) != LKS_OK) return NULL;
     lksi_storage *st = lksi_storage_new(ctx, n * lks_dtype_size(v->dtype));
     if (!st) return NULL;
-    lksi_view here = *v;
-    here.data = st->data;
-    lks_tensor *t = lksi_tensor_on(st, &here);
-    lksi_storage_drop(st);
+    lks_tensor *t = header(st, v, n);
+    if (t && scope_push(ctx, t) != LKS_OK) {
+        lksi_cell_give(&ctx->base, t, sizeof *t);
+        t = NULL;
+    }
+    if (!t) {
+        lksi_storage_drop(st);
+        return NULL;
+    }
+    t->v.data = st->data;
+    ctx->live_tensors++;
     return t;
 }
 

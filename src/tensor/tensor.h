@@ -112,6 +112,18 @@ enum { LKSI_GRAD_BY_HAND = 0, LKSI_GRAD_PLAIN = -1, LKSI_GRAD_MIXED = -2, LKSI_G
 int64_t lksi_grad_scale(const lks_tensor *t);
 void lksi_grad_set_scale(lks_tensor *t, int64_t scale);
 
+/* lks_keep and lks_release, for loops that meet many. */
+void lksi_tensor_destroy(lks_tensor *t); /* the last share is gone */
+static inline lks_tensor *lksi_keep(lks_tensor *t)
+{
+    if (t && t != lks_none) t->shares++;
+    return t;
+}
+static inline void lksi_drop(lks_tensor *t)
+{
+    if (t && t != lks_none && --t->shares == 0) lksi_tensor_destroy(t);
+}
+
 /* Never fails the NULL pass-through silently: 1 if any of the n tensors is NULL. */
 int lksi_any_null(int n, lks_tensor *const *t);
 
@@ -128,6 +140,8 @@ lks_tensor *lksi_tensor_new(lks_context *ctx, const lksi_view *v, const char *wh
 lks_tensor *lksi_tensor_unscoped(lks_tensor *t);
 /* A further header on t's memory, without history. */
 lks_tensor *lksi_tensor_alias(lks_tensor *t);
+/* The same, of no scope: the caller owns its one share. */
+lks_tensor *lksi_tensor_saved(lks_tensor *t);
 /* Drops the tensor's share of its node and leaf: it becomes a constant. */
 void lksi_tensor_forget(lks_tensor *t);
 /* Checks an element count and byte size; where: for the error. */
@@ -136,7 +150,8 @@ lks_status lksi_check_shape(lks_context *ctx, const char *where, lks_dtype dtype
 /* 1 for the dtypes that gradients are of: floating and complex ones. */
 static inline int lksi_has_gradient(lks_dtype dtype)
 {
-    return lks_dtype_is_float(dtype) || lks_dtype_is_complex(dtype);
+    const unsigned which = 1u << LKS_F32 | 1u << LKS_F64 | 1u << LKS_F16 | 1u << LKS_BF16 | 1u << LKS_C64 | 1u << LKS_C128;
+    return dtype >= 0 && which >> dtype & 1;
 }
 /* Fills v (row-major). */
 void lksi_view_init(lksi_view *v, lks_dtype dtype, int ndim, const int64_t *shape);
