@@ -95,8 +95,12 @@ CALL(do_dropout)
 
 /* --- complex: real inputs of float32 at least, real results --- */
 
+/* In a region whose policy casts it is left to that. */
 static lks_tensor *wide(lks_tensor *x)
 {
+    if (x && lks_autocast_enabled(lks_context_of(x)) &&
+        lks_autocast_policy_in_force(lks_context_of(x), "linalg_svd") == LKS_POLICY_FP32)
+        return x;
     return x && (lks_dtype_of(x) == LKS_F16 || lks_dtype_of(x) == LKS_BF16) ? lks_to(x, LKS_F32) : x;
 }
 static lks_tensor *pairs(lks_tensor *z) { return lks_view_as_real(z); }
@@ -155,6 +159,18 @@ CALL(do_lu)
     lks_linalg_lu_factor(well(in[0]), &lu, NULL);
     return lu;
 }
+CALL(do_lu_rectangle) /* far enough from an exchange of rows */
+{
+    NOT_USED;
+    lks_tensor *lu = NULL, *x = lks_mul_scalar(wide(in[0]), 0.25);
+    if (!x) return NULL;
+    int64_t n = lks_dim(x, -2), m = lks_dim(x, -1), k = n < m ? n : m;
+    lks_tensor *one = lks_diag(lks_full(ctx, lks_dtype_of(x), 1, &k, 2), 0);
+    lks_tensor *part[2] = {one, lks_zeros(ctx, lks_dtype_of(x), 2, (int64_t[]){n > m ? n - k : k, n > m ? k : m - k})};
+    if (!part[0] || !part[1]) return NULL;
+    lks_linalg_lu_factor(lks_add(x, lks_cat(2, part, n > m ? 0 : 1)), &lu, NULL);
+    return lu;
+}
 CALL(do_lu_solve)
 {
     NOT_USED;
@@ -165,8 +181,28 @@ CALL(do_qr)
 {
     NOT_USED;
     lks_tensor *q, *r;
-    return lks_linalg_qr(wide(in[0]), LKS_QR_REDUCED, &q, &r) == LKS_OK ? lks_matmul(q, lks_mul(r, r)) : NULL;
+    if (lks_linalg_qr(wide(in[0]), LKS_QR_REDUCED, &q, &r) != LKS_OK) return NULL;
+    lks_tensor *squares[2] = {lks_mul(q, q), lks_mul(r, r)}; /* whatever their signs */
+    return squares[0] && squares[1] ? lks_cat(2, squares, -2) : NULL;
 }
+CALL(do_lu_det) { NOT_USED; return lks_linalg_det(well(in[0])); }
+CALL(do_slogdet)
+{
+    NOT_USED;
+    lks_tensor *y = NULL;
+    lks_linalg_slogdet(well(in[0]), NULL, &y);
+    return y;
+}
+CALL(do_geqrf)
+{
+    NOT_USED;
+    lks_tensor *a = NULL;
+    lks_geqrf(wide(in[0]), &a, NULL);
+    return a;
+}
+CALL(do_orgqr) { NOT_USED; return lks_orgqr(wide(in[0]), wide(in[1])); }
+CALL(do_ormqr) { NOT_USED; return lks_ormqr(wide(in[0]), wide(in[1]), wide(in[2]), 1, 0); }
+CALL(do_ormqr_right) { NOT_USED; return lks_ormqr(wide(in[0]), wide(in[1]), wide(in[2]), 0, 1); }
 CALL(do_svdvals) { NOT_USED; return lks_linalg_svdvals(wide(in[0])); }
 CALL(do_eigvalsh) {
     NOT_USED;
@@ -910,6 +946,15 @@ const sample samples[] = {
     {"linalg_solve", "large", do_solve, COMPOSITE | ROUGH | LARGE, N(T(IN_REAL, 90, 12, 12), T(IN_REAL, 90, 12, 5))},
     {"linalg_lu_factor", "[2,3,3]", do_lu, COMPOSITE | ROUGH, N(T(IN_REAL, 2, 3, 3))},
     {"linalg_lu_factor", "lu_solve", do_lu_solve, COMPOSITE | ROUGH, N(T(IN_REAL, 2, 3, 3), T(IN_REAL, 2, 3, 2))},
+    {"linalg_lu_factor", "tall", do_lu_rectangle, COMPOSITE | ROUGH, N(T(IN_REAL, 2, 4, 3))},
+    {"linalg_lu_factor", "wide", do_lu_rectangle, COMPOSITE | ROUGH, N(T(IN_REAL, 3, 5))},
+    {"linalg_lu_factor", "det", do_lu_det, COMPOSITE | ROUGH, N(T(IN_REAL, 2, 3, 3))},
+    {"linalg_lu_factor", "slogdet", do_slogdet, COMPOSITE | ROUGH, N(T(IN_REAL, 2, 3, 3))},
+    {"geqrf", "[2,4,3]", do_geqrf, COMPOSITE | ROUGH, N(T(IN_REAL, 2, 4, 3))},
+    {"orgqr", "[2,4,3]", do_orgqr, ROUGH, N(T(IN_REAL, 2, 4, 3), T(IN_UNIT, 2, 3))},
+    {"orgqr", "two of three", do_orgqr, ROUGH, N(T(IN_REAL, 4, 3), T(IN_UNIT, 2))},
+    {"ormqr", "left", do_ormqr, ROUGH, N(T(IN_REAL, 2, 4, 3), T(IN_UNIT, 2, 3), T(IN_REAL, 2, 4, 2))},
+    {"ormqr", "right", do_ormqr_right, ROUGH, N(T(IN_REAL, 4, 3), T(IN_UNIT, 2), T(IN_REAL, 2, 4))},
     {"linalg_qr", "[2,4,3]", do_qr, COMPOSITE | ROUGH, N(T(IN_REAL, 2, 4, 3))},
     {"linalg_svd", "values", do_svdvals, COMPOSITE | ROUGH, N(T(IN_REAL, 2, 4, 3))},
     {"linalg_eigh", "values", do_eigvalsh, COMPOSITE | ROUGH, N(T(IN_REAL, 2, 3, 3))},

@@ -656,6 +656,8 @@ CALL(do_linalg_tensorsolve)
 }
 CALL(do_linalg_lu_factor) { NOT_USED; return lks_linalg_lu_factor(x[0], &y[0], &y[1]) ? 0 : 2; }
 CALL(do_linalg_lu_factor_ex) { NOT_USED; return lks_linalg_lu_factor_ex(x[0], &y[0], &y[1], &y[2]) ? 0 : 3; }
+CALL(do_linalg_det) { NOT_USED; return one(y, lks_linalg_det(x[0])); }
+CALL(do_linalg_slogdet) { NOT_USED; return lks_linalg_slogdet(well(x[0]), &y[0], &y[1]) ? 0 : 2; }
 CALL(do_lu_solve)
 {
     NOT_USED;
@@ -664,23 +666,30 @@ CALL(do_lu_solve)
 }
 CALL(do_linalg_qr) { NOT_USED; return lks_linalg_qr(x[0], INT(mode), &y[0], &y[1]) ? 0 : 2; }
 CALL(do_geqrf) { NOT_USED; return lks_geqrf(x[0], &y[0], &y[1]) ? 0 : 2; }
+/* Of a matrix, by geqrf first; or of vectors and scalars given. */
+static int reflections(int n, lks_tensor *const *x, int given, lks_tensor **a, lks_tensor **tau)
+{
+    if (n < given) return lks_geqrf(x[0], a, tau) == LKS_OK;
+    *a = x[0], *tau = x[1];
+    return 1;
+}
 CALL(do_orgqr)
 {
     NOT_USED;
     lks_tensor *q, *tau;
-    return lks_geqrf(x[0], &q, &tau) ? 0 : one(y, lks_orgqr(q, tau));
+    return reflections(n, x, 2, &q, &tau) ? one(y, lks_orgqr(q, tau)) : 0;
 }
 CALL(do_linalg_householder_product)
 {
     NOT_USED;
     lks_tensor *q, *tau;
-    return lks_geqrf(x[0], &q, &tau) ? 0 : one(y, lks_linalg_householder_product(q, tau));
+    return reflections(n, x, 2, &q, &tau) ? one(y, lks_linalg_householder_product(q, tau)) : 0;
 }
 CALL(do_ormqr)
 {
-    NOT_USED;
     lks_tensor *q, *tau;
-    return lks_geqrf(x[0], &q, &tau) ? 0 : one(y, lks_ormqr(q, tau, x[1], 1, 1));
+    if (!reflections(n, x, 3, &q, &tau)) return 0;
+    return n < 3 ? one(y, lks_ormqr(q, tau, x[1], 1, 1)) : one(y, lks_ormqr(q, tau, x[2], INT(left), INT(transposed)));
 }
 CALL(do_linalg_svd)
 {
@@ -768,6 +777,8 @@ static const op ops[] = {
     OP(linalg_tensorsolve, 0),
     OP(linalg_lu_factor, 0),
     OP(linalg_lu_factor_ex, 0),
+    OP(linalg_det, 0),
+    OP(linalg_slogdet, 0),
     OP(lu_solve, 0),
     OP(linalg_qr, 0),
     OP(geqrf, 0),

@@ -5,6 +5,7 @@
  * depend on signs and phases.
  */
 #include "arrays.h"
+#include "ops/ops.h"
 
 #define SHAPE(...) (int)(sizeof((int64_t[]){__VA_ARGS__}) / 8), (int64_t[]){__VA_ARGS__}
 
@@ -77,6 +78,22 @@ static void factors(lks_dtype dtype, int layout)
        "inv_ex");
     ok(lks_linalg_lu_factor(x, &lu, &pivots) == LKS_OK && lks_dtype_of(pivots) == LKS_I32, "lu_factor %s", name);
     IS("lu_solve", lks_matmul(x, lks_lu_solve(b, lu, pivots)), b);
+    lks_tensor *sign, *logabs;
+    ok(lks_linalg_slogdet(x, &sign, &logabs) == LKS_OK, "slogdet");
+    IS("det", lks_mul(sign, lks_exp(logabs)), lks_linalg_det(x));
+    IS("det of a product", lks_linalg_det(lks_matmul(x, mT(x))), lks_mul(lks_linalg_det(x), lks_linalg_det(x)));
+    IS("det of a triangle", lks_linalg_det(lks_tril(x, 0)), lks_prod(lks_diagonal(x, 0, 1, 2), 1, (int[]){1}, 0,
+                                                                      LKS_DTYPE_NONE));
+    for (int i = 0; i < 2; i++) {
+        lks_tensor *c = noise3(dtype, 2, i ? 3 : 6, i ? 6 : 3, 5), *rows = NULL;
+        if (layout) c = reversed(c);
+        lks_linalg_lu_factor(c, &lu, &pivots);
+        lks_tensor *lower = lks_add(lks_tril(lks_slice(lu, -1, 0, 3, 1), -1),
+                                    lks_slice(eye(dtype, i ? 3 : 6), -1, 0, 3, 1));
+        rows = lksi_lu_rows(pivots, i ? 3 : 6);
+        IS("lu of a rectangle", lks_matmul(lower, lks_triu(lks_slice(lu, -2, 0, 3, 1), 0)),
+           lks_take_along_dim(c, lks_expand(lks_unsqueeze(rows, -1), 3, lks_shape(c)), -2));
+    }
     static const int64_t sizes[4][2] = {{5, 5}, {6, 3}, {3, 6}, {1, 4}};
     for (int i = 0; i < 4; i++) {
         int64_t m = sizes[i][0], n = sizes[i][1], k = m < n ? m : n;
@@ -177,6 +194,26 @@ static void edges(void)
     h = values_of(ctx, lks_linalg_cond(x, INFINITY));
     ok(h[0] == INFINITY && fabs(h[1] - 3) < 1e-14, "cond of a singular matrix");
     free(h);
+    double three[] = {1, 2, 3, 2, 4, 6, 1, 0, 1}, zeros[] = {0, 1, 0, 0};
+    lks_tensor *singular = tensor_of(ctx, LKS_F64, SHAPE(3, 3), three), *gx, *sign, *logabs;
+    double cofactors[] = {4, 4, -4, -2, -2, 2, 0, 0, 0}, corner[] = {0, 0, -1, 0};
+    lks_set_requires_grad(singular, 1);
+    lks_tensor *det = lks_linalg_det(singular);
+    ok(close_to(ctx, det, (double[]){0}, 1, 0) && lks_gradients(det, LKS_NONE, 1, &singular, 0, 0, &gx) == LKS_OK &&
+           close_to(ctx, gx, cofactors, 9, 1e-13),
+       "det of a singular matrix is 0, its gradient the cofactors");
+    singular = tensor_of(ctx, LKS_F64, SHAPE(2, 2), zeros);
+    lks_set_requires_grad(singular, 1);
+    ok(lks_gradients(lks_linalg_det(singular), LKS_NONE, 1, &singular, 0, 0, &gx) == LKS_OK &&
+           close_to(ctx, gx, corner, 4, 1e-13),
+       "with zeros all along U's diagonal, too");
+    ok(lks_linalg_slogdet(x, &sign, &logabs) == LKS_OK && close_to(ctx, sign, (double[]){0, 1}, 2, 0), "its sign is 0");
+    h = values_of(ctx, logabs);
+    ok(h[0] == -INFINITY && fabs(h[1] - log(3)) < 1e-14, "and the logarithm -inf");
+    free(h);
+    ok(close_to(ctx, lks_linalg_det(lks_ones(ctx, LKS_F64, SHAPE(2, 0, 0))), (double[]){1, 1}, 2, 0), "det of nothing");
+    ok(refused(!lks_linalg_det(lks_ones(ctx, LKS_F64, SHAPE(2, 3))), LKS_ERR_SHAPE, "[2,3]", "square"),
+       "det of a rectangle");
     double bad[] = {1, NAN, 2, 3};
     lks_tensor *nan = tensor_of(ctx, LKS_F64, SHAPE(2, 2), bad);
     ok(refused(lks_linalg_svd(nan, 0, &u, &s, &vh) != LKS_OK, LKS_ERR_ARGUMENT, "NaN", "matrix 0"), "svd of NaN");
@@ -236,6 +273,18 @@ GRAD(g_solve_shared, return lks_linalg_solve(lks_select(WELL, 0, 0), c);)
 GRAD(g_inv, return lks_linalg_inv(WELL);)
 GRAD(g_lu, lks_linalg_lu_factor(WELL, &u, &s); return u;)
 GRAD(g_lu_solve, lks_linalg_lu_factor(WELL, &u, &s); return lks_lu_solve(c, u, s);)
+GRAD(g_lu_tall, lks_linalg_lu_factor(lks_add(c, lks_mul_scalar(lks_slice(eye(LKS_F64, 3), -1, 0, 2, 1), 3)), &u, &s);
+     return u;)
+GRAD(g_lu_wide, lks_linalg_lu_factor(mT(c), &u, &s); return u;)
+GRAD(g_det, return lks_linalg_det(x);)
+GRAD(g_slogdet, lks_linalg_slogdet(WELL, &u, &s); return s;)
+#define TAU lks_select(lks_slice(x, 1, 0, 2, 1), 2, 1)
+GRAD(g_orgqr, return lks_orgqr(c, TAU);)
+GRAD(g_orgqr_few, return lks_orgqr(x, TAU);)
+GRAD(g_ormqr, return lks_ormqr(x, TAU, c, 1, 0);)
+GRAD(g_ormqr_t, return lks_ormqr(x, TAU, c, 1, 1);)
+GRAD(g_ormqr_right, return lks_ormqr(x, TAU, mT(c), 0, 0);)
+GRAD(g_ormqr_right_t, return lks_ormqr(x, TAU, mT(c), 0, 1);)
 GRAD(g_qr, lks_linalg_qr(c, 0, &u, &s); return lks_add(lks_matmul(lks_matmul(mT(u), x), c), lks_mul(s, s));)
 /* Signs of rows and columns cancel in these. */
 GRAD(g_qr_wide, lks_linalg_qr(mT(c), 0, &u, &s);
@@ -277,6 +326,8 @@ TWICE(g_eigh, 0)
 TWICE(g_eigvalsh, 0)
 TWICE(g_svdvals, 1)
 TWICE(g_svd_tall, 1)
+TWICE(g_det, 0)
+TWICE(g_orgqr_few, 0)
 TWICE(g_qr, 1)
 TWICE(g_pinverse, 1)
 
@@ -294,6 +345,16 @@ static void gradients(void)
                   CHECK(g_inv),
                   CHECK(g_lu),
                   CHECK(g_lu_solve),
+                  CHECK(g_lu_tall),
+                  CHECK(g_lu_wide),
+                  CHECK(g_det),
+                  CHECK(g_slogdet),
+                  CHECK(g_orgqr),
+                  CHECK(g_orgqr_few),
+                  CHECK(g_ormqr),
+                  CHECK(g_ormqr_t),
+                  CHECK(g_ormqr_right),
+                  CHECK(g_ormqr_right_t),
                   CHECK(g_qr),
                   CHECK(g_qr_wide),
                   CHECK(g_svdvals),
@@ -316,6 +377,8 @@ static void gradients(void)
                   CHECK(g_eigvalsh_twice),
                   CHECK(g_svdvals_twice),
                   CHECK(g_svd_tall_twice),
+                  CHECK(g_det_twice),
+                  CHECK(g_orgqr_few_twice),
                   CHECK(g_qr_twice),
                   CHECK(g_pinverse_twice)};
     for (size_t i = 0; i < sizeof checks / sizeof *checks; i++) {

@@ -43,12 +43,18 @@ LKS_API lks_tensor *lks_linalg_tensorinv(lks_tensor *x, int ind);
 LKS_API lks_tensor *lks_linalg_tensorsolve(lks_tensor *a, lks_tensor *b, int n, const int *dims);
 
 /* x = P L U with row exchanges: lu holds U and, below its diagonal, L without its ones; pivots int32, from 1 as LAPACK
- * has them. A singular x has factors as well: no error, the ..._ex form's info says so. The gradient is for square
- * ones. */
+ * has them. A singular x has factors as well: no error, the ..._ex form's info says so. The
+ * gradient of a singular x is that of factors whose zeros on U's diagonal are the dtype's epsilon. */
 LKS_API lks_status lks_linalg_lu_factor(lks_tensor *x, lks_tensor **lu, lks_tensor **pivots);
 LKS_API lks_status lks_linalg_lu_factor_ex(lks_tensor *x, lks_tensor **lu, lks_tensor **pivots, lks_tensor **info);
 /* y with x y = b, of these. */
 LKS_API lks_tensor *lks_lu_solve(lks_tensor *b, lks_tensor *lu, lks_tensor *pivots);
+/* Determinant of square x, 1 of nothing. Its gradient det(x) x^-T is that of cofactors where x is singular (to the
+ * dtype's precision). */
+LKS_API lks_tensor *lks_linalg_det(lks_tensor *x);
+/* Sign of the determinant (-1, 0, 1; no gradient) and logarithm of its absolute value: -INFINITY for a singular x,
+ * whose gradient is not finite. */
+LKS_API lks_status lks_linalg_slogdet(lks_tensor *x, lks_tensor **sign, lks_tensor **logabsdet);
 
 enum lks_qr_mode {
     LKS_QR_REDUCED,  /* Q [m, k], R [k, n], k the smaller of m and n */
@@ -59,7 +65,8 @@ enum lks_qr_mode {
 LKS_API lks_status lks_linalg_qr(lks_tensor *x, int mode, lks_tensor **q, lks_tensor **r);
 /* The same in LAPACK's form: R, below it the vectors of k reflections, their scalars tau [k]. orgqr,
  * householder_product: the first columns of their product; ormqr: that product (or its transpose) times c, from the
- * left or the right. These have no gradient. */
+ * left or the right. geqrf has no gradient (as in PyTorch: use linalg_qr), the others have, in a, tau and c; the part
+ * of a that they do not read gets 0. */
 LKS_API lks_status lks_geqrf(lks_tensor *x, lks_tensor **a, lks_tensor **tau);
 LKS_API lks_tensor *lks_orgqr(lks_tensor *a, lks_tensor *tau);
 LKS_API lks_tensor *lks_linalg_householder_product(lks_tensor *a, lks_tensor *tau);

@@ -64,27 +64,118 @@ static lks_status refuse(lksi_back *b, const char *what)
     return lksi_fail(&b->ctx->base, LKS_ERR_UNSUPPORTED, "lks_backward", "%s", what);
 }
 
-/* P L^-T (tril(L^T dL, -1) + triu(dU U^T)) U^-T */
+static lks_tensor *join(lks_tensor *x, lks_tensor *y, int dim)
+{
+    lks_tensor *part[2] = {x, y};
+    return x && y ? lks_cat(2, part, dim) : NULL;
+}
+
+/* Unit lower [..., m, k] of the first k columns of x, m >= k. */
+static lks_tensor *unit_lower(lks_tensor *x, int64_t k)
+{
+    if (!x) return NULL;
+    int64_t m = x->v.shape[x->v.ndim - 2], below[2] = {m - k, k};
+    lks_tensor *one = lks_diag(lks_ones(x->ctx, x->v.dtype, 1, &k), 0);
+    if (m > k) one = join(one, lks_zeros(x->ctx, x->v.dtype, 2, below), 0);
+    return lks_add(lks_tril(lks_slice(x, -1, 0, k, 1), -1), one);
+}
+
+/* The matrix with the diagonal d in place of its own. */
+static lks_tensor *with_diagonal(lks_tensor *x, lks_tensor *d) { return lks_add(lks_triu(x, 1), diagonal_of(d)); }
+
+/* x u^-T, u upper */
+static lks_tensor *over_transposed(lks_tensor *x, lks_tensor *u) { return mT(solve_triangle(u, mT(x), 1, 0, 0)); }
+
+/* Square: P L^-T (tril(L^T dL, -1) + triu(dU U^T)) U^-T. A wide matrix has more columns of U, a tall one more rows of
+ * L, whose gradients pass through the square factor. */
 RULE(linalg_lu_factor)
 {
-    lks_tensor *lu = lksi_back_out(b, 0), *g = out_grad(b, 0);
+    lks_tensor *lu = lksi_back_out(b, 0), *g = out_grad(b, 0), *p;
     if (!g) return LKS_OK;
     if (!lu) return lksi_rule_failed(b);
-    int n = lu->v.ndim;
-    if (lu->v.shape[n - 1] != lu->v.shape[n - 2]) return refuse(b, "the gradient of lu_factor is for square matrices");
-    lks_tensor *u = lks_triu(lu, 0), *one = lks_ones(b->ctx, lu->v.dtype, 1, &lu->v.shape[n - 1]);
-    lks_tensor *l = lks_add(lks_tril(lu, -1), lks_diag(one, 0));
-    lks_tensor *p =
-        lks_add(lks_tril(lks_matmul(mT(l), lks_tril(g, -1)), -1), lks_triu(lks_matmul(lks_triu(g, 0), mT(u)), 0));
-    p = solve_triangle(lu, p, 0, 1, 1);
-    p = mT(solve_triangle(lu, mT(p), 1, 0, 0));
+    int last = lu->v.ndim - 1;
+    int64_t m = lu->v.shape[last - 1], n = lu->v.shape[last], k = m < n ? m : n;
+    if (m > n) {
+        lks_tensor *square = lks_slice(lu, -2, 0, n, 1), *g1 = lks_slice(g, -2, 0, n, 1), *l = unit_lower(lu, k);
+        lks_tensor *u = with_diagonal(square, lksi_lu_diagonal(square));
+        p = lks_sub(lks_matmul(lks_triu(g1, 0), mT(u)), lks_matmul(mT(l), lks_tril(g, -1)));
+        p = lks_add(solve_triangle(square, lks_triu(p, 0), 0, 1, 1), lks_tril(g1, -1));
+        p = over_transposed(join(p, lks_slice(g, -2, n, m, 1), -2), u);
+    } else {
+        lks_tensor *square = m < n ? lks_slice(lu, -1, 0, m, 1) : lu, *g1 = m < n ? lks_slice(g, -1, 0, m, 1) : g;
+        lks_tensor *l = unit_lower(square, k), *u1 = with_diagonal(square, lksi_lu_diagonal(square));
+        if (m == n) {
+            p = lks_triu(lks_matmul(lks_triu(g, 0), mT(u1)), 0);
+            p = lks_add(lks_tril(lks_matmul(mT(l), lks_tril(g, -1)), -1), p);
+            p = over_transposed(p, u1);
+        } else {
+            p = lks_sub(lks_matmul(mT(l), lks_tril(g1, -1)), lks_matmul(lks_triu(g, 0), mT(lks_triu(lu, 0))));
+            p = lks_add(over_transposed(lks_tril(p, -1), u1), lks_triu(g1, 0));
+            p = join(p, lks_slice(g, -1, m, n, 1), -1);
+        }
+        p = solve_triangle(square, p, 0, 1, 1);
+    }
     /* Row i of P L U's order is row rows[i] of the input's. */
-    lks_tensor *rows = lksi_lu_rows(lksi_back_out(b, 1), lu->v.shape[n - 2]);
+    lks_tensor *rows = lksi_lu_rows(lksi_back_out(b, 1), m);
     if (!rows) return lksi_rule_failed(b);
-    lks_tensor *at = lks_expand(lks_unsqueeze(rows, -1), n, lu->v.shape),
-               *zero = lks_zeros(b->ctx, lu->v.dtype, n, lu->v.shape);
-    GIVE(0, lks_scatter(zero, n - 2, lks_contiguous(at), p));
+    lks_tensor *at = lks_expand(lks_unsqueeze(rows, -1), last + 1, lu->v.shape),
+               *zero = lks_zeros(b->ctx, lu->v.dtype, last + 1, lu->v.shape);
+    GIVE(0, lks_scatter(zero, last - 1, lks_contiguous(at), p));
     return LKS_OK;
+}
+
+/* The product of reflections is I - V T V^T: V unit lower, of a; T = (I + D S)^-1 D with D = diag(tau) and S the part
+ * of V^T V above its diagonal (Schreiber & Van Loan 1989). Gradients of a and tau for y = (I - V T' V^T) c, T' = T or
+ * its transpose. */
+static lks_status reflections_back(lksi_back *b, lks_tensor *c, lks_tensor *g, int transposed)
+{
+    lks_tensor *a = lksi_back_in(b, 0), *tau = lksi_back_in(b, 1);
+    if (!a || !tau || !c || !g) return lksi_rule_failed(b);
+    int64_t k = tau->v.shape[tau->v.ndim - 1], n = a->v.shape[a->v.ndim - 1];
+    lks_tensor *v = unit_lower(a, k), *vt = mT(v), *d = column(tau);
+    lks_tensor *s = lks_triu(lks_matmul(vt, v), 1), *ds = lks_mul(d, s);
+    lks_tensor *t = solve_triangle(ds, diagonal_of(tau), 1, 0, 1);
+    lks_tensor *vc = lks_matmul(vt, c), *vg = lks_matmul(vt, g);
+    lks_tensor *gt = lks_neg(transposed ? lks_matmul(vc, mT(vg)) : lks_matmul(vg, mT(vc)));
+    lks_tensor *gd = solve_triangle(ds, gt, 1, 1, 1);     /* of D in M^-1 D, M = I + D S */
+    lks_tensor *gm = lks_neg(lks_matmul(gd, mT(t)));
+    if (lksi_back_needs(b, 0)) {
+        lks_tensor *gs = lks_triu(lks_mul(d, gm), 1);
+        lks_tensor *gv = lks_matmul(v, lks_add(gs, mT(gs)));
+        gv = lks_sub(gv, lks_matmul(g, mT(lks_matmul(transposed ? mT(t) : t, vc))));
+        gv = lks_tril(lks_sub(gv, lks_matmul(c, mT(lks_matmul(transposed ? t : mT(t), vg)))), -1);
+        if (k < n && gv) { /* columns that are not read */
+            int64_t shape[LKS_MAX_DIMS];
+            for (int i = 0; i < a->v.ndim; i++) shape[i] = a->v.shape[i];
+            shape[a->v.ndim - 1] = n - k;
+            gv = join(gv, lks_zeros(b->ctx, a->v.dtype, a->v.ndim, shape), -1);
+        }
+        GIVE(0, gv);
+    }
+    gd = lks_add(gd, lks_matmul(gm, mT(s)));
+    GIVE(1, lks_diagonal(gd, 0, -2, -1));
+    return LKS_OK;
+}
+
+RULE(orgqr)
+{
+    lks_tensor *a = lksi_back_in(b, 0);
+    if (!b->g) return LKS_OK;
+    if (!a) return lksi_rule_failed(b);
+    int64_t m = a->v.shape[a->v.ndim - 2], n = a->v.shape[a->v.ndim - 1], below[2] = {m - n, n};
+    lks_tensor *c = lks_diag(lks_ones(b->ctx, a->v.dtype, 1, &n), 0);
+    if (m > n) c = join(c, lks_zeros(b->ctx, a->v.dtype, 2, below), 0);
+    return reflections_back(b, c ? lks_expand(c, a->v.ndim, a->v.shape) : NULL, b->g, 0);
+}
+
+RULE(ormqr)
+{
+    int left = b->attr->linalg.left, transposed = b->attr->linalg.transpose;
+    if (!b->g) return LKS_OK;
+    GIVE(2, lks_ormqr(lksi_back_in(b, 0), lksi_back_in(b, 1), b->g, left, !transposed));
+    if (!lksi_back_needs(b, 0) && !lksi_back_needs(b, 1)) return LKS_OK;
+    lks_tensor *c = lksi_back_in(b, 2);
+    return left ? reflections_back(b, c, b->g, transposed) : reflections_back(b, mT(c), mT(b->g), !transposed);
 }
 
 /* m >= n: (dQ + Q copyltu(R dR^T - dQ^T Q)) R^-T */

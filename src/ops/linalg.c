@@ -20,6 +20,8 @@ static int is_matrix(const char *where, lks_tensor *x)
 
 static lks_tensor *mT(lks_tensor *x) { return lks_transpose(x, -2, -1); }
 
+static int keeps_graph(const lks_tensor *x) { return x && x != lks_none && x->requires_grad && !x->ctx->no_grad; }
+
 /* Results to the caller's places; NULL: not wanted. */
 static lks_status hand_out(lks_status s, int n, lks_tensor *const *out, lks_tensor **const *to)
 {
@@ -264,6 +266,76 @@ lks_tensor *lks_lu_solve(lks_tensor *b, lks_tensor *lu, lks_tensor *pivots)
     return triangular(where, triangular(where, b, lu, 0, 0, 1), lu, 1, 0, 0);
 }
 
+/* U's diagonal [..., n]. A 0 there is taken as the dtype's epsilon times the largest element: the determinant is 0 all
+ * the same, and its gradient that of a matrix so near, not 0/0. */
+lks_tensor *lksi_lu_diagonal(lks_tensor *lu)
+{
+    if (!lu) return NULL;
+    lks_context *ctx = lu->ctx;
+    lks_tensor *d = lks_diagonal(lu, 0, -2, -1), *tiny;
+    if (!d || lu->v.shape[lu->v.ndim - 1] == 0 || lu->v.shape[lu->v.ndim - 2] == 0) return d;
+    int dims[2] = {-2, -1};
+    ctx->no_grad++;
+    lks_tensor *zero = lks_zeros(ctx, lu->v.dtype, 0, NULL), *one = lks_ones(ctx, lu->v.dtype, 0, NULL);
+    tiny = lks_amax(lks_abs(lu), 2, dims, 0);
+    tiny = lks_mul_scalar(lks_where(lks_eq(tiny, zero), one, tiny), lu->v.dtype == LKS_F64 ? DBL_EPSILON : FLT_EPSILON);
+    tiny = lks_where(lks_eq(d, zero), lks_unsqueeze(tiny, -1), zero);
+    ctx->no_grad--;
+    return lks_add(d, tiny); /* the gradient passes */
+}
+
+/* -1 for each row exchange, else 1: [..., n]. */
+static lks_tensor *exchanges(lks_tensor *pivots, lks_dtype dtype)
+{
+    if (!pivots) return NULL;
+    lks_context *ctx = pivots->ctx;
+    lks_tensor *own = lks_add_scalar(lks_arange(ctx, LKS_I32, pivots->v.shape[pivots->v.ndim - 1]), 1);
+    return lks_affine(lks_to(lks_ne(pivots, own), dtype), -2, 1);
+}
+
+static int square_matrix(const char *where, lks_tensor *x)
+{
+    char s[200];
+    if (!is_matrix(where, x)) return 0;
+    if (x->v.shape[x->v.ndim - 1] == x->v.shape[x->v.ndim - 2]) return 1;
+    lksi_fail(&x->ctx->base, LKS_ERR_SHAPE, where, "%s is not square", lksi_shape_text(&x->v, s, sizeof s));
+    return 0;
+}
+
+lks_tensor *lks_linalg_det(lks_tensor *x)
+{
+    int last = -1;
+    lks_tensor *lu, *pivots;
+    if (!square_matrix("lks_linalg_det", x) || lks_linalg_lu_factor(x, &lu, &pivots)) return NULL;
+    lks_context *ctx = x->ctx;
+    lks_tensor *sign = exchanges(pivots, lu->v.dtype), *zero = lks_zeros(ctx, lu->v.dtype, 0, NULL);
+    ctx->no_grad++;
+    lks_tensor *exact = lks_prod(lks_mul(lks_diagonal(lu, 0, -2, -1), sign), 1, &last, 0, LKS_DTYPE_NONE);
+    ctx->no_grad--;
+    if (!keeps_graph(lu)) return exact;
+    lks_tensor *y = lks_prod(lks_mul(lksi_lu_diagonal(lu), sign), 1, &last, 0, LKS_DTYPE_NONE);
+    ctx->no_grad++;
+    lks_tensor *off = exact ? lks_where(lks_eq(exact, zero), lks_sub(y, exact), zero) : NULL;
+    ctx->no_grad--;
+    return lks_sub(y, off);
+}
+
+lks_status lks_linalg_slogdet(lks_tensor *x, lks_tensor **sign, lks_tensor **logabsdet)
+{
+    int last = -1;
+    lks_tensor *lu = NULL, *pivots = NULL, *out[2] = {NULL, NULL}, **to[2] = {sign, logabsdet};
+    if (!square_matrix("lks_linalg_slogdet", x)) return hand_out(LKS_ERR_SHAPE, 2, out, to);
+    lks_status s = lks_linalg_lu_factor(x, &lu, &pivots);
+    if (s != LKS_OK) return hand_out(s, 2, out, to);
+    lks_tensor *d = lks_diagonal(lu, 0, -2, -1);
+    x->ctx->no_grad++;
+    lks_tensor *signs = lks_mul(lks_sign(d), exchanges(pivots, lu->v.dtype));
+    out[0] = lks_prod(signs, 1, &last, 0, LKS_DTYPE_NONE);
+    x->ctx->no_grad--;
+    out[1] = lks_sum(lks_log(lks_abs(d)), 1, &last, 0, LKS_DTYPE_NONE);
+    return hand_out(out[0] && out[1] ? LKS_OK : x->ctx->base.code, 2, out, to);
+}
+
 /* --- orthogonal factors --- */
 
 lks_status lks_linalg_qr(lks_tensor *x, int mode, lks_tensor **q, lks_tensor **r)
@@ -297,10 +369,8 @@ lks_tensor *lks_ormqr(lks_tensor *a, lks_tensor *tau, lks_tensor *c, int left, i
     return call("lks_ormqr", LKSI_OP_ormqr, 3, in, attr, 1, out) == LKS_OK ? out[0] : NULL;
 }
 
-/* --- singular values and eigenvalues --- */
+/* --- singular values and eigenvalues, with vectors where a gradient may come: it is made of them --- */
 
-/* With vectors where a gradient may come: it is made of them. */
-static int keeps_graph(const lks_tensor *x) { return x && x != lks_none && x->requires_grad && !x->ctx->no_grad; }
 
 static lks_status svd(const char *where, lks_tensor *x, int vectors, int full, lks_tensor **out)
 {

@@ -30,6 +30,8 @@ lks_tensor *lksi_mT(lks_tensor *x);
 
 /* Order of the rows that LU's pivots [..., k] leave n rows in: int64 [..., n]. */
 lks_tensor *lksi_lu_rows(lks_tensor *pivots, int64_t n);
+/* The diagonal of U [..., n] in square factors, without zeros. */
+lks_tensor *lksi_lu_diagonal(lks_tensor *lu);
 /* Conjugate of a complex tensor; a real one itself. NULL passes. */
 lks_tensor *lksi_conj(lks_tensor *x);
 

@@ -758,6 +758,10 @@ def linalg_cases():
           dims=[0, 2])
     plain("linalg_lu_factor", "square", lambda x: tuple(L.lu_factor(x)), [x])
     plain("linalg_lu_factor_ex", "square", lambda x: tuple(L.lu_factor_ex(x)), [x])
+    plain("linalg_lu_factor", "tall", lambda x: tuple(L.lu_factor(x)), [tall])
+    plain("linalg_lu_factor", "wide", lambda x: tuple(L.lu_factor(x)), [real(3, 5)])
+    plain("linalg_det", "two", lambda x: L.det(x), [x])
+    plain("linalg_slogdet", "two", lambda x: (L.slogdet(well(x))[0].detach(), L.slogdet(well(x))[1]), [x])
     plain("lu_solve", "columns", lambda b, x: torch.lu_solve(b, *L.lu_factor(x)), [b, real(2, 4, 4)])
     modes = ["reduced", "complete"]
     plain("linalg_qr", "tall", lambda x, mode: tuple(L.qr(x, mode=modes[mode])), [tall], mode=0)
@@ -768,6 +772,14 @@ def linalg_cases():
     plain("orgqr", "tall", lambda x: torch.orgqr(*torch.geqrf(x)), [real(5, 3, needs=False)])
     plain("linalg_householder_product", "tall", lambda x: L.householder_product(*torch.geqrf(x)),
           [real(2, 5, 3, needs=False)])
+    plain("orgqr", "gradient", lambda a, tau: torch.orgqr(a, tau), [real(2, 5, 3), positive(2, 3, lo=0.25, hi=1)])
+    plain("linalg_householder_product", "gradient", lambda a, tau: L.householder_product(a, tau),
+          [real(5, 4), positive(2, lo=0.25, hi=1)])
+    for left, transposed in ((1, 0), (0, 1)):
+        plain("ormqr", f"gradient, left {left}",
+              lambda a, tau, c, left, transposed: torch.ormqr(a, tau, c, bool(left), bool(transposed)),
+              [real(5, 3), positive(3, lo=0.25, hi=1), real(5, 2) if left else real(2, 5)], left=left,
+              transposed=transposed)
     plain("ormqr", "transposed", lambda x, c: torch.ormqr(*torch.geqrf(x), c, True, True),
           [real(5, 3, needs=False), real(5, 2, needs=False)])
 
