@@ -4,7 +4,7 @@
  * dtype: bytes are moved, by the copy engine where both sides are one run, by tiles in shared memory where they are
  * transposed. Other dtypes are converted with one rounding.
  */
-#include "common.cuh"
+#include "complex.cuh"
 
 using namespace lksi;
 
@@ -139,7 +139,7 @@ static lks_status copy_all(cudaStream_t stream, const lksi_args *a, const lksi_v
     walk<2> w = walk_of<2>(view);
     if (w.n == 0) return LKS_OK;
     if (dst->dtype == src->dtype) {
-        int size = size_of(dst->dtype);
+        int size = bytes_of(dst->dtype);
         if (w.ndim == 0 || (runs(w, 0) && runs(w, 1))) {
             cudaMemcpyAsync(w.data[0], w.data[1], (size_t)(w.n * size), cudaMemcpyDeviceToDevice, stream);
             return lksi_cuda_launched(a);
@@ -148,17 +148,21 @@ static lks_status copy_all(cudaStream_t stream, const lksi_args *a, const lksi_v
         case 1: move<uint8_t>(stream, w); break;
         case 2: move<uint16_t>(stream, w); break;
         case 4: move<uint32_t>(stream, w); break;
-        default: move<uint64_t>(stream, w); break;
+        case 8: move<uint64_t>(stream, w); break;
+        default: move<bytes16>(stream, w); break;
         }
         return lksi_cuda_launched(a);
     }
     if (convert_plain(stream, w)) return lksi_cuda_launched(a);
     /* The class must hold every source value. */
-    int cls = class_of(src->dtype);
+    int cls = kind_of(src->dtype);
     if (dst->dtype == LKS_F64 && cls == CLASS_F32) cls = CLASS_F64;
     if ((dst->dtype == LKS_F32 || dst->dtype == LKS_F64) && cls == CLASS_I64) cls = class_of(dst->dtype);
+    if (is_complex(dst->dtype) && cls != CLASS_C128) cls = kind_of(dst->dtype);
     unsigned blocks = blocks_for(w.n, LKSI_THREADS);
-    if (cls == CLASS_F32) convert_strided<float><<<blocks, LKSI_THREADS, 0, stream>>>(w);
+    if (cls == CLASS_C64) convert_strided<c64><<<blocks, LKSI_THREADS, 0, stream>>>(w);
+    else if (cls == CLASS_C128) convert_strided<c128><<<blocks, LKSI_THREADS, 0, stream>>>(w);
+    else if (cls == CLASS_F32) convert_strided<float><<<blocks, LKSI_THREADS, 0, stream>>>(w);
     else if (cls == CLASS_F64) convert_strided<double><<<blocks, LKSI_THREADS, 0, stream>>>(w);
     else convert_strided<int64_t><<<blocks, LKSI_THREADS, 0, stream>>>(w);
     return lksi_cuda_launched(a);
@@ -192,6 +196,8 @@ LKSI_CUDA(copy)
 
 template <class C> __device__ inline C plus(C x, C z) { return x + z; }
 template <> __device__ inline int64_t plus(int64_t x, int64_t z) { return (int64_t)((uint64_t)x + (uint64_t)z); }
+template <> __device__ inline c64 plus(c64 x, c64 z) { return {x.re + z.re, x.im + z.im}; }
+template <> __device__ inline c128 plus(c128 x, c128 z) { return {x.re + z.re, x.im + z.im}; }
 
 template <class C> __global__ void __launch_bounds__(LKSI_THREADS) accumulate_strided(walk<2> w)
 {
@@ -234,9 +240,16 @@ LKSI_CUDA(accumulate)
     const lksi_view *view[2] = {&a->out[0], &a->in[0]};
     walk<2> w = walk_of<2>(view);
     if (w.n == 0) return LKS_OK;
-    int dtype = w.dtype[0], cls = class_of(dtype);
+    int dtype = w.dtype[0], cls = kind_of(dtype);
     unsigned blocks = blocks_for(w.n, LKSI_THREADS);
-    if (dtype == w.dtype[1] && cls != CLASS_I64 && runs(w, 0) && runs(w, 1) && aligned(w.data[0]) &&
+    if (is_complex(dtype) && dtype == w.dtype[1] && runs(w, 0) && runs(w, 1)) { /* as real numbers */
+        w.n *= 2;
+        w.dtype[0] = w.dtype[1] = dtype = dtype == LKS_C64 ? LKS_F32 : LKS_F64;
+        cls = class_of(dtype);
+        w.small = w.n < (int64_t)1 << 31;
+        blocks = blocks_for(w.n, LKSI_THREADS);
+    }
+    if (dtype == w.dtype[1] && is_float(dtype) && runs(w, 0) && runs(w, 1) && aligned(w.data[0]) &&
         aligned(w.data[1])) {
         if (dtype == LKS_F32) accumulate_plain<float, float>(stream, w);
         else if (dtype == LKS_F64) accumulate_plain<double, double>(stream, w);
@@ -246,6 +259,10 @@ LKSI_CUDA(accumulate)
         accumulate_strided<float><<<blocks, LKSI_THREADS, 0, stream>>>(w);
     } else if (cls == CLASS_F64) {
         accumulate_strided<double><<<blocks, LKSI_THREADS, 0, stream>>>(w);
+    } else if (cls == CLASS_C64) {
+        accumulate_strided<c64><<<blocks, LKSI_THREADS, 0, stream>>>(w);
+    } else if (cls == CLASS_C128) {
+        accumulate_strided<c128><<<blocks, LKSI_THREADS, 0, stream>>>(w);
     } else {
         accumulate_strided<int64_t><<<blocks, LKSI_THREADS, 0, stream>>>(w);
     }
@@ -300,6 +317,8 @@ LKSI_CUDA(fill)
     case LKS_I64: fill_bits(stream, w, (uint64_t)lksi_f64_to_i64(v)); break;
     case LKS_I32: fill_bits(stream, w, (uint32_t)lksi_f64_to_i32(v)); break;
     case LKS_U8: fill_bits(stream, w, lksi_f64_to_u8(v)); break;
+    case LKS_C64: fill_bits(stream, w, (uint64_t)lksi_bits_f32((float)v)); break; /* the real part is the lower half */
+    case LKS_C128: fill_bits(stream, w, bytes16(lksi_bits_f64(v))); break;
     default: fill_bits(stream, w, (uint8_t)((lksi_bits_f64(v) & 0x7fffffffffffffffu) != 0)); break;
     }
     return lksi_cuda_launched(a);
@@ -358,11 +377,12 @@ LKSI_CUDA(slice_backward)
 #define SPREAD(T) \
     spread<T><<<blocks, LKSI_THREADS, 0, stream>>>(w, inner, dx->shape[d], a->attr.slice.start, a->attr.slice.step, n, \
                                                    stride)
-    switch (size_of(dx->dtype)) {
+    switch (bytes_of(dx->dtype)) {
     case 1: SPREAD(uint8_t); break;
     case 2: SPREAD(uint16_t); break;
     case 4: SPREAD(uint32_t); break;
-    default: SPREAD(uint64_t); break;
+    case 8: SPREAD(uint64_t); break;
+    default: SPREAD(bytes16); break;
     }
     return lksi_cuda_launched(a);
 }

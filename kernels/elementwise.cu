@@ -4,7 +4,7 @@
  * dtype go 16 bytes at a time; all else (strides, broadcasts, mixed dtypes) through a walk, neighbours by neighbouring
  * threads. Arithmetic is in float for f16, bf16 and f32, in double for f64, in int64 (which wraps) for integers.
  */
-#include "common.cuh"
+#include "complex.cuh"
 
 using namespace lksi;
 
@@ -107,6 +107,19 @@ struct affine {
     }
 };
 }
+
+/* The same formula for complex numbers. */
+template <class F> struct pairs { enum { FORMULA = PAIRS_NONE }; };
+#define ON_PAIRS(name, formula)                                                                                \
+    template <> struct pairs<name> { enum { FORMULA = formula }; };
+ON_PAIRS(add, PAIRS_ADD)
+ON_PAIRS(sub, PAIRS_SUB)
+ON_PAIRS(mul, PAIRS_MUL)
+ON_PAIRS(divide, PAIRS_DIV)
+ON_PAIRS(eq, PAIRS_EQ)
+ON_PAIRS(ne, PAIRS_NE)
+ON_PAIRS(exponential, PAIRS_EXP)
+ON_PAIRS(affine, PAIRS_AFFINE)
 
 /* --- contiguous, one dtype --- */
 
@@ -234,6 +247,8 @@ static int wider(int a, int b)
 template <bool CMP, int N, class F> static lks_status run(cudaStream_t stream, const lksi_args *a, F f)
 {
     const lksi_view *view[N + 1];
+    if (is_complex(a->out[0].dtype) || is_complex(a->in[0].dtype) || is_complex(a->in[N - 1].dtype))
+        return lksi_cuda_on_pairs(stream, a, pairs<F>::FORMULA);
     view[0] = &a->out[0];
     for (int i = 0; i < N; i++) view[i + 1] = &a->in[i];
     walk<N + 1> w = walk_of<N + 1>(view);
@@ -407,17 +422,21 @@ LKSI_CUDA(where)
     walk<4> w = walk_of<4>(view);
     if (w.n == 0) return LKS_OK;
     if (w.dtype[2] == w.dtype[0] && w.dtype[3] == w.dtype[0]) {
-        switch (size_of(w.dtype[0])) {
+        switch (bytes_of(w.dtype[0])) {
         case 1: choose_one_dtype<uint8_t>(stream, w); break;
         case 2: choose_one_dtype<uint16_t>(stream, w); break;
         case 4: choose_one_dtype<uint32_t>(stream, w); break;
-        default: choose_one_dtype<uint64_t>(stream, w); break;
+        case 8: choose_one_dtype<uint64_t>(stream, w); break;
+        default: choose_one_dtype<bytes16>(stream, w); break;
         }
         return lksi_cuda_launched(a);
     }
-    int cls = wider(class_of(promoted(&a->in[1], &a->in[2])), class_of(a->out[0].dtype));
+    int cls = kind_of(a->out[0].dtype);
+    if (!is_complex(a->out[0].dtype)) cls = wider(class_of(promoted(&a->in[1], &a->in[2])), cls);
     unsigned blocks = blocks_for(w.n, LKSI_THREADS);
-    if (cls == CLASS_F32) choose_any<float><<<blocks, LKSI_THREADS, 0, stream>>>(w);
+    if (cls == CLASS_C64) choose_any<c64><<<blocks, LKSI_THREADS, 0, stream>>>(w);
+    else if (cls == CLASS_C128) choose_any<c128><<<blocks, LKSI_THREADS, 0, stream>>>(w);
+    else if (cls == CLASS_F32) choose_any<float><<<blocks, LKSI_THREADS, 0, stream>>>(w);
     else if (cls == CLASS_F64) choose_any<double><<<blocks, LKSI_THREADS, 0, stream>>>(w);
     else choose_any<int64_t><<<blocks, LKSI_THREADS, 0, stream>>>(w);
     return lksi_cuda_launched(a);

@@ -4,6 +4,7 @@
  * rows of dy in that order in pieces of a fixed length, and joins the pieces of a long run in order: no atomic addition
  * of floats, the same bits each time, and an index that everybody uses costs no more than others.
  */
+#include "complex.cuh"
 #include "sort.cuh"
 
 using namespace lksi;
@@ -237,7 +238,7 @@ LKSI_CUDA(cat)
         lksi_view part = *x;
         part.dtype = y->dtype;
         for (int d = 0; d < y->ndim; d++) part.stride[d] = y->stride[d];
-        part.data = (char *)y->data + at * y->stride[dim] * size_of(y->dtype);
+        part.data = (char *)y->data + at * y->stride[dim] * bytes_of(y->dtype);
         at += x->shape[dim];
         lks_status s = lksi_cuda_copy_view(stream, a, &part, x);
         if (s != LKS_OK) return s;

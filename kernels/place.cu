@@ -4,16 +4,18 @@
  * pad, triu, flip, diag_embed, trace, cross. What goes to one place is found by a stable sort of the places and taken
  * in the order of the indices, so bits are those of the CPU and no float is added atomically.
  */
+#include "complex.cuh"
 #include "sort.cuh"
 
 using namespace lksi;
 
 #define BY_SIZE(dtype, GO)                                                                                     \
-    switch (size_of(dtype)) {                                                                                  \
+    switch (bytes_of(dtype)) {                                                                                 \
     case 1: GO(uint8_t); break;                                                                                \
     case 2: GO(uint16_t); break;                                                                               \
     case 4: GO(uint32_t); break;                                                                               \
-    default: GO(uint64_t); break;                                                                              \
+    case 8: GO(uint64_t); break;                                                                               \
+    default: GO(bytes16); break;                                                                               \
     }
 
 #define EACH(i, n)                                                                                             \
@@ -431,6 +433,8 @@ static uint64_t bits_for(int dtype, double v)
     case LKS_I64: return (uint64_t)lksi_f64_to_i64(v);
     case LKS_I32: return (uint32_t)lksi_f64_to_i32(v);
     case LKS_U8: return lksi_f64_to_u8(v);
+    case LKS_C64: return lksi_bits_f32((float)v); /* of the real part, which is the lower half */
+    case LKS_C128: return lksi_bits_f64(v);
     default: return (lksi_bits_f64(v) & 0x7fffffffffffffffu) != 0;
     }
 }

@@ -2,6 +2,7 @@
  *
  * reduce.cu - sum, mean, max, min, argmax, index_fill_backward; how they go is in reduce.cuh.
  */
+#include "complex.cuh"
 #include "reduce.cuh"
 
 using namespace lksi;
@@ -20,6 +21,22 @@ template <class C> struct add_up {
     __device__ void write(const reduction &r, const int64_t at[3], acc x) const
     {
         store(r.keep.data[1], r.keep.dtype[1], at[1], divide ? x / (C)count : x);
+    }
+};
+
+/* Both parts at once, each added up as a real tensor would be. */
+template <class R> struct add_up<pair<R>> {
+    typedef pair<R> acc;
+    typedef pair<R> type;
+    int divide;
+    int64_t count;
+    __device__ acc none() const { return {R(0), R(0)}; }
+    __device__ acc item(acc x, int64_t) const { return x; }
+    __device__ acc join(acc x, acc z) const { return {x.re + z.re, x.im + z.im}; }
+    __device__ void write(const reduction &r, const int64_t at[3], acc x) const
+    {
+        acc mean = {x.re / (R)count, x.im / (R)count};
+        store(r.keep.data[1], r.keep.dtype[1], at[1], divide ? mean : x);
     }
 };
 
@@ -51,10 +68,12 @@ static lks_status sum_or_mean(lksi_cuda *cuda, cudaStream_t stream, const lksi_a
     reduction r;
     bool inner;
     if (!describe(&r, &a->in[0], a->attr.reduce.mask, a->attr.reduce.keepdim, &a->out[0], NULL, &inner)) return LKS_OK;
-    int from = r.dtype, cls = class_of(a->out[0].dtype);
+    int from = r.dtype, cls = kind_of(a->out[0].dtype);
     add_up<float> f = {divide, r.fold.n};
     add_up<double> d = {divide, r.fold.n};
     add_up<int64_t> i = {0, 1};
+    if (cls == CLASS_C64) return run<add_up<c64>, -1>(cuda, stream, a, add_up<c64>{divide, r.fold.n}, r, inner);
+    if (cls == CLASS_C128) return run<add_up<c128>, -1>(cuda, stream, a, add_up<c128>{divide, r.fold.n}, r, inner);
     if (cls == CLASS_I64) return run<add_up<int64_t>, -1>(cuda, stream, a, i, r, inner);
     if (cls == CLASS_F64) {
         if (from == LKS_F64) return run<add_up<double>, LKS_F64>(cuda, stream, a, d, r, inner);

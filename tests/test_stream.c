@@ -111,8 +111,9 @@ static void streams(void)
     cuda.stream_end(stream);
 }
 
-/* Steps of a small regression; graph: each gathered and launched as one. Parameters at the end. */
-static void train(int graph, float *w)
+/* Steps of a small regression; graph: each gathered and launched as one; transforms: there is a library for them.
+ * Parameters at the end. */
+static void train(int graph, int transforms, float *w)
 {
     lks_params *ps;
     lks_tensor *p;
@@ -130,6 +131,7 @@ static void train(int graph, float *w)
         lks_tensor *t = lks_from_host(ctx, LKS_F32, 2, in_shape, x);
         if (graph && k > 0) lks_graph_begin(ctx);
         lks_tensor *y = lks_add_scalar(lks_dropout(lks_matmul(t, p), 0.3), -1);
+        if (transforms) y = lks_fft_irfft(lks_fft_rfft(lks_transpose(y, 0, 1), -1, 0, 0), 4, 0, LKS_FFT_ORTHO);
         lks_tensor *loss = lks_mean(lks_pow_scalar(y, 2), 0, NULL, 0, LKS_DTYPE_NONE);
         int64_t ticket = lks_item_later(loss);
         double v = 0, direct = 0;
@@ -288,8 +290,11 @@ int main(int argc, char **argv)
         lks_scope_begin(ctx);
         streams();
         float eager[32], graph[32];
-        train(0, eager);
-        train(1, graph);
+        int transforms = lks_fft_fft(lks_ones(ctx, LKS_C64, 1, (int64_t[]){4}), -1, 0, 0) != NULL;
+        lks_error_clear(ctx);
+        diag("%s Fourier transforms", transforms ? "with" : "without");
+        train(0, transforms, eager);
+        train(1, transforms, graph);
         ok(memcmp(eager, graph, sizeof eager) == 0, "graphs: the same bits as eager");
         ok(lks_graph_begin(ctx) == LKS_OK && lks_graph_begin(ctx) == LKS_ERR_STATE && lks_graph_end(ctx) == LKS_OK,
            "begun twice is an error");

@@ -5,8 +5,8 @@
  * one dtype go straight to the loop. Compiled once per ISA.
  */
 #include "cpu/block.h"
+#include "table/complex.h"
 #include "table/scalar.h"
-#include <complex.h>
 #undef complex
 #include <math.h>
 
@@ -236,27 +236,17 @@ PAIRS_COMPARE(eq, ==, &)
 PAIRS_COMPARE(ne, !=, |)
 WHERE(where_128, lksi_c128)
 
-/* (a + bi) / (c + di), the divisor scaled by its larger part: no overflow before the result's. */
-#define DIVIDE(T)                                                                                              \
-    T c = q[i].re, d = q[i].im, s = (c < 0 ? -c : c) < (d < 0 ? -d : d) ? (d < 0 ? -d : d) : (c < 0 ? -c : c);    \
-    T r = s > 0 && s - s == 0 ? 1 / s : 1;                                                                     \
-    c *= r, d *= r;                                                                                            \
-    T m = c * c + d * d, a = (T)x.re, b = (T)x.im
-LOOP(div_c64, lksi_c64, lksi_c64, lksi_c64 x = p[i];
-     double c = q[i].re; double d = q[i].im; double m = c * c + d * d;
-     y[i].re = (float)((x.re * c + x.im * d) / m); y[i].im = (float)((x.im * c - x.re * d) / m))
-LOOP(div_c128, lksi_c128, lksi_c128, lksi_c128 x = p[i]; DIVIDE(double);
-     y[i].re = (a * c + b * d) / m * r; y[i].im = (b * c - a * d) / m * r)
+LOOP(div_c64, lksi_c64, lksi_c64, lksi_complex_divf(p[i].re, p[i].im, q[i].re, q[i].im, &y[i].re, &y[i].im))
+LOOP(div_c128, lksi_c128, lksi_c128, lksi_complex_div(p[i].re, p[i].im, q[i].re, q[i].im, &y[i].re, &y[i].im))
 
 #define PAIRS_AFFINE(NAME, C, T)                                                                               \
     LOOP(NAME, C, C, C x = p[i]; T s = (T)attr->affine.scale; T t = (T)attr->affine.shift;                       \
          y[i].re = t == 0 ? s * x.re : s == 1 ? x.re + t : s * x.re + t; y[i].im = s * x.im)
 PAIRS_AFFINE(affine_c64, lksi_c64, float)
 PAIRS_AFFINE(affine_c128, lksi_c128, double)
-LOOP(exp_c64, lksi_c64, lksi_c64, float _Complex e = cexpf(CMPLXF(p[i].re, p[i].im));
-     y[i].re = crealf(e); y[i].im = cimagf(e))
-LOOP(exp_c128, lksi_c128, lksi_c128, double _Complex e = cexp(CMPLX(p[i].re, p[i].im));
-     y[i].re = creal(e); y[i].im = cimag(e))
+LOOP(exp_c64, lksi_c64, lksi_c64, double re; double im; lksi_complex_exp(p[i].re, p[i].im, &re, &im);
+     y[i].re = (float)re; y[i].im = (float)im)
+LOOP(exp_c128, lksi_c128, lksi_c128, lksi_complex_exp(p[i].re, p[i].im, &y[i].re, &y[i].im))
 LOOP(complex_abs_c64, float, lksi_c64, y[i] = hypotf(p[i].re, p[i].im))
 LOOP(complex_abs_c128, double, lksi_c128, y[i] = hypot(p[i].re, p[i].im))
 LOOP(angle_c64, float, lksi_c64, y[i] = atan2f(p[i].im, p[i].re))

@@ -2,10 +2,11 @@
  *
  * blas.c - matmul, linear, addmm and their kin by cublasLt: float32 accumulation (float64 for float64), never TF32,
  * bias added in the epilogue, algorithms by the library's heuristic, asked once a shape. Operands that lie in neither
- * order are copied first; batches of one stride are one call.
+ * order are copied first; batches of one stride are one call. Complex products are cublas's own.
  */
 #include "cuda/inside.h"
 #include <cublasLt.h>
+#include <cublas_v2.h>
 #include <string.h>
 
 #define WORKSPACE ((int64_t)32 << 20)
@@ -33,6 +34,7 @@ typedef struct entry {
 
 typedef struct blas {
     cublasLtHandle_t lt;
+    cublasHandle_t complex; /* made by the first complex product */
     lksi_remembered known;
 } blas;
 
@@ -52,6 +54,7 @@ static void destroy(lksi_cuda *cuda, void *state)
     blas *s = state;
     for (int i = 0; i < LKSI_REMEMBERED; i++) drop(cuda, s->known.entry[i]);
     if (s->lt) cublasLtDestroy(s->lt);
+    if (s->complex) cublasDestroy(s->complex);
     lksi_cuda_free(cuda, s);
 }
 
@@ -82,9 +85,11 @@ static cudaDataType_t type_of(int dtype)
     return dtype == LKS_F64 ? CUDA_R_64F : dtype == LKS_F32 ? CUDA_R_32F : dtype == LKS_F16 ? CUDA_R_16F : CUDA_R_16BF;
 }
 
+static int is_complex(int dtype) { return dtype == LKS_C64 || dtype == LKS_C128; }
+
 static int bytes_of(int dtype)
 {
-    return dtype == LKS_F64 ? 8 : dtype == LKS_F32 ? 4 : 2;
+    return dtype == LKS_C128 ? 16 : dtype == LKS_F64 || dtype == LKS_C64 ? 8 : dtype == LKS_F32 ? 4 : 2;
 }
 
 static cublasStatus_t layout(cublasLtMatrixLayout_t *l, int dtype, int64_t rows, int64_t cols, int64_t ld,
@@ -154,6 +159,26 @@ static lks_status lookup(lksi_cuda *cuda, const lksi_args *a, blas *s, const key
     s->known.count++;
     *out = e;
     return LKS_OK;
+}
+
+/* The product q of complex matrices, with the workspace of this file so that nothing is allocated behind our back. */
+static lks_status complex_product(blas *s, const lksi_args *a, cudaStream_t stream, const key *q, const void *x,
+                                  const void *y, void *z, void *work)
+{
+    const cublasOperation_t tx = q->trans_a ? CUBLAS_OP_T : CUBLAS_OP_N, ty = q->trans_b ? CUBLAS_OP_T : CUBLAS_OP_N;
+    cublasStatus_t c = s->complex ? CUBLAS_STATUS_SUCCESS : cublasCreate(&s->complex);
+    GO(cublasSetStream(s->complex, stream)); /* takes the workspace away */
+    GO(cublasSetWorkspace(s->complex, work, (size_t)WORKSPACE));
+    if (q->dtype == LKS_C64) {
+        const cuComplex one = {1, 0}, zero = {0, 0};
+        GO(cublasCgemmStridedBatched_64(s->complex, tx, ty, q->m, q->n, q->k, &one, x, q->lda, q->step_a, y, q->ldb,
+                                        q->step_b, &zero, z, q->m, q->step_d, q->batch));
+    } else {
+        const cuDoubleComplex one = {1, 0}, zero = {0, 0};
+        GO(cublasZgemmStridedBatched_64(s->complex, tx, ty, q->m, q->n, q->k, &one, x, q->lda, q->step_a, y, q->ldb,
+                                        q->step_b, &zero, z, q->m, q->step_d, q->batch));
+    }
+    return c == CUBLAS_STATUS_SUCCESS ? LKS_OK : failed(a, "the complex product failed", c);
 }
 
 /* --- operands --- */
@@ -254,12 +279,12 @@ static lks_status product(lksi_cuda *cuda, cudaStream_t stream, const lksi_args 
     int trans_x, trans_y;
     int64_t ldx, ldy;
     matrix mx = {x.data, m, k, x.stride[x.ndim - 2], x.stride[x.ndim - 1]};
-    if (!plain(&mx, &trans_x, &ldx)) {
+    if (!plain(&mx, &trans_x, &ldx) || (uintptr_t)x.data % bytes_of(x.dtype)) {
         TRY(straighten(cuda, stream, a, COPY_X, &x));
         trans_x = 0, ldx = k;
     }
     matrix my = {y.data, k, n, y.stride[y.ndim - 2], y.stride[y.ndim - 1]};
-    if (!plain(&my, &trans_y, &ldy)) {
+    if (!plain(&my, &trans_y, &ldy) || (uintptr_t)y.data % bytes_of(y.dtype)) {
         TRY(straighten(cuda, stream, a, COPY_Y, &y));
         trans_y = 0, ldy = n;
     }
@@ -327,6 +352,10 @@ static lks_status product(lksi_cuda *cuda, cudaStream_t stream, const lksi_args 
         q.align_d = alignment(pz, q.step_d * size);
         const char *pc = c_data + (pz - (char *)z->data);
         if (alignment(pc, q.step_d * size) < q.align_d) q.align_d = alignment(pc, q.step_d * size);
+        if (is_complex(z->dtype)) {
+            TRY(complex_product(s, a, stream, &q, py, px, pz, work));
+            continue;
+        }
         entry *e = NULL;
         TRY(lookup(cuda, a, s, &q, &e));
         cublasStatus_t c = CUBLAS_STATUS_SUCCESS;

@@ -806,15 +806,6 @@ static int cuda_has(void *self, int op)
     return op >= 0 && op < LKSI_OP_COUNT && lksi_cuda_kernels[op] != NULL;
 }
 
-/* No kernel here knows complex numbers yet. */
-static int is_complex(const lksi_args *a)
-{
-    int found = 0;
-    for (int i = 0; i < a->nin; i++) found |= a->in[i].dtype == LKS_C64 || a->in[i].dtype == LKS_C128;
-    for (int i = 0; i < a->nout; i++) found |= a->out[i].dtype == LKS_C64 || a->out[i].dtype == LKS_C128;
-    return found;
-}
-
 static lks_status cuda_launch(void *self, int stream, const lksi_args *a)
 {
     lksi_cuda *c = self;
@@ -822,7 +813,7 @@ static lks_status cuda_launch(void *self, int stream, const lksi_args *a)
     lks_status code = report(c);
     if (code != LKS_OK)
         lksi_cuda_why(a, code, "an earlier call failed: %s", c->failure);
-    else if (!lksi_cuda_kernels[a->op] || is_complex(a))
+    else if (!lksi_cuda_kernels[a->op])
         code = lksi_cuda_why(a, LKS_ERR_UNSUPPORTED, "there is no kernel for it");
     else
         code = lksi_cuda_kernels[a->op](c, c->stream[stream], a);

@@ -6,10 +6,6 @@
 #ifndef LKSI_CUDA_LACKS_H
 #define LKSI_CUDA_LACKS_H
 
-#define LKSI_LACKS_angle ~, NULL
-#define LKSI_LACKS_complex ~, NULL
-#define LKSI_LACKS_complex_abs ~, NULL
-#define LKSI_LACKS_conj ~, NULL
 #define LKSI_LACKS_geqrf ~, NULL
 #define LKSI_LACKS_linalg_cholesky_ex ~, NULL
 #define LKSI_LACKS_linalg_eig ~, NULL
@@ -23,7 +19,6 @@
 #define LKSI_LACKS_orgqr ~, NULL
 #define LKSI_LACKS_ormqr ~, NULL
 #define LKSI_LACKS_pinverse ~, NULL
-#define LKSI_LACKS_polar ~, NULL
 #define LKSI_LACKS_triangular_solve ~, NULL
 
 #endif
