@@ -18,10 +18,10 @@ module insitu_host
         "couplings", "width", "train-steps", "life", "train-ranks", "checkpoint-every", "resume", "stop-after", &
         "test", "sets", "shift", "replace", "threads", "trap", "seed", "picture"]
     integer :: burgers = 0, nx = 64, ny = 64, members = 4, every = 8, couplings = 400, width = 12, train_steps = 3, &
-        life = 20, train_ranks = 0, checkpoint_every = 100, resume = 0, stop_after = 0, test = 20, sets = 1, shift = 0, &
-        replace = 2, threads = 0, trap = 0, seed = 1
+        life = 20, train_ranks = 0, checkpoint_every = 100, resume = 0, stop_after = 0, test = 20, sets = 1, &
+        shift = 0, replace = 2, threads = 0, trap = 0, seed = 1
     real(real64) :: lr = 0.006_real64, viscosity = 0.005_real64, cfl = 0.4_real64
-    character(len=1000) :: out = "insitu"
+    character(len=1000) :: out = "insitu", device = "cpu"
 
     ! This rank's rows [first, first + rows) of ny, counted from 0.
     integer :: comm, rank, ranks, rows, first, components
@@ -155,8 +155,8 @@ contains
         x = real(state, real64) / 2147483647.0_real64
     end function
 
-    ! A state of few waves, |u| <= 1, chosen by (seed, number, member); members are counted from 0 here; more is added to
-    ! the wave numbers.
+    ! A state of few waves, |u| <= 1, chosen by (seed, number, member); members are counted from 0 here. more is added
+    ! to the wave numbers.
     subroutine start(member, number, more)
         integer, intent(in) :: member, number, more
         integer(int64) :: state
@@ -195,7 +195,8 @@ contains
         integer :: ierr, i, c
         character(len=16) :: name
         character(len=:), allocatable :: message
-        ierr = lks_context_create(comm, ctx, threads=threads, seed=int(seed, int64), message=message)
+        ierr = lks_context_create(comm, ctx, device=trim(device), threads=threads, seed=int(seed, int64), &
+            message=message)
         if (ierr /= LKS_OK) call die(message)
         c = merge(2, 1, burgers == 1)
         ierr = lks_params_create(ctx, ps)
@@ -607,7 +608,7 @@ contains
         do i = 1, options
             print '(2a)', "  --", trim(names(i))
         end do
-        print '(a)', "  --lr", "  --viscosity", "  --cfl", "  --out"
+        print '(a)', "  --lr", "  --viscosity", "  --cfl", "  --device", "  --out"
         if (len(bad) > 0) stop 2
         stop
     end subroutine
@@ -646,6 +647,7 @@ contains
             case ("--lr"); read (value, *, iostat=bad) lr
             case ("--viscosity"); read (value, *, iostat=bad) viscosity
             case ("--cfl"); read (value, *, iostat=bad) cfl
+            case ("--device"); device = value
             case ("--out"); out = value
             case ("--picture"); continue
             case default; call usage(trim(name))

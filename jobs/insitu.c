@@ -28,7 +28,7 @@ typedef struct settings {
         stop_after;
     int test, sets, shift, replace, threads, trap, seed;
     double lr, viscosity, cfl;
-    const char *out, *picture;
+    const char *out, *picture, *device;
 } settings;
 
 /* A rank's strip: rows [first, first + rows) of ny, arrays [member][component][rows + 2 R][nx + 2 R]. */
@@ -72,7 +72,8 @@ static settings o = {.nx = 64,
                      .viscosity = 0.005,
                      .cfl = 0.4,
                      .out = "insitu",
-                     .picture = "insitu.png"};
+                     .picture = "insitu.png",
+                     .device = "cpu"};
 static costs cost;
 
 static void die(const char *what, lks_context *ctx)
@@ -226,6 +227,7 @@ static void network_open(network *n, MPI_Comm comm, int training)
     int components = o.burgers ? 2 : 1, size;
     char name[16];
     lks_config *config = lks_config_new();
+    lks_config_set_device(config, o.device);
     lks_config_set_threads(config, o.threads);
     lks_config_set_seed(config, o.seed);
     if (lks_context_create(comm, config, &n->ctx)) {
@@ -770,6 +772,7 @@ static const struct {
     {"replace", &o.replace, 0, 0, "of so many couplings of the test one is the surrogate's [2]"},
     {"picture", 0, 0, &o.picture, "field, prediction, difference [insitu.png]"},
     {"seed", &o.seed, 0, 0, "[1]"},
+    {"device", 0, 0, &o.device, "of the network: cpu, cuda or auto; the solver has the CPU [cpu]"},
     {"threads", &o.threads, 0, 0, "threads a rank; 0: as the library chooses [0]"},
     {"trap", &o.trap, 0, 0, "1: the host traps invalid, divide by zero, overflow [0]"}};
 enum { OPTIONS = sizeof table / sizeof *table };
