@@ -526,13 +526,14 @@ static void run_solver(strip *s, lks_context *ctx, int from, int first_trainer, 
     MPI_Request rq[3] = {MPI_REQUEST_NULL, MPI_REQUEST_NULL, MPI_REQUEST_NULL};
     int fields = s->components * o.members, trainer = first_trainer + s->rank % o.train_ranks;
     double sent[2];
+    MPI_Status done[3]; /* not MPI_STATUSES_IGNORE: a pointer that gcc warns of where it is a small number */
     for (int c = from + 1; c <= o.couplings; c++) {
         pair *now = &p[c & 1];
         couple(s, now, scale);
         renew(s, c);
         if (due(c)) solver_save(ctx, s, c); /* before the network of this coupling can be saved */
         double t = MPI_Wtime();
-        MPI_Waitall(3, rq, MPI_STATUSES_IGNORE); /* the trainers are one coupling behind at most */
+        MPI_Waitall(3, rq, done); /* the trainers are one coupling behind at most */
         memcpy(sent, scale, sizeof sent);
         MPI_Isend(sent, 2, MPI_DOUBLE, trainer, 10, MPI_COMM_WORLD, &rq[0]);
         MPI_Isend(now->in, fields * (s->rows + 2 * R) * (o.nx + 2 * R), MPI_FLOAT, trainer, 11, MPI_COMM_WORLD, &rq[1]);
@@ -540,7 +541,7 @@ static void run_solver(strip *s, lks_context *ctx, int from, int first_trainer, 
         cost.handover += MPI_Wtime() - t;
         if (last(c)) break;
     }
-    MPI_Waitall(3, rq, MPI_STATUSES_IGNORE);
+    MPI_Waitall(3, rq, done);
     pair_free(&p[0]), pair_free(&p[1]);
 }
 

@@ -313,6 +313,8 @@ static void test_hooks(void)
     lks_tensor *first = lks_mul(z, z); /* older: its turn comes after x */
     is_int(lks_backward(lks_add(lks_exp(first), lks_mul(x, x)), LKS_NONE, 0), LKS_ERR_INTERRUPTED,
            "a hook's status is returned");
+    ok(strstr(lks_error(ctx), "hook") && strstr(lks_error(ctx), "INTERRUPTED"),
+       "with a text that says whose it is (%s)", lks_error(ctx));
     lks_error_clear(ctx);
     ok(!lks_grad(z) && lks_grad_enabled(ctx), "the rest is not walked");
     lks_scope_end(ctx);
@@ -329,6 +331,23 @@ static void test_hooks(void)
     lks_max(m, 0, 0, &values, NULL);
     fine(lks_backward(values, LKS_NONE, 0));
     ok(d.calls == 1 && HOLDS(lks_grad(dead), 0, exp(2)), "through max");
+}
+
+/* A leaf that is frozen between forward and backward. */
+static void test_frozen_since(void)
+{
+    lks_tensor *x = LEAF(2), *y = LEAF(3), *z;
+    record r = {0};
+    lks_hook_add(x, hook, &r, NULL);
+    fine(lks_backward(lks_mul(x, y), LKS_NONE, 0));
+    ok(r.calls == 1 && HOLDS(lks_grad(x), 3) && HOLDS(lks_grad(y), 2), "both get theirs");
+    z = lks_mul(lks_mul(x, x), y);
+    lks_set_requires_grad(x, 0);
+    ok(fine(lks_backward(z, LKS_NONE, 0)) && HOLDS(lks_grad(x), 3) && HOLDS(lks_grad(y), 6) && r.calls == 1,
+       "a leaf that was turned off since the forward gets no more, and its hook is not called");
+    lks_set_requires_grad(x, 1);
+    fine(lks_backward(lks_mul(x, y), LKS_NONE, 0));
+    ok(r.calls == 2 && HOLDS(lks_grad(x), 6), "and on again");
 }
 
 static lks_status nested(void *user, lks_tensor *leaf, lks_tensor *grad)
@@ -677,6 +696,15 @@ static lks_tensor *half_right(void *user, lks_tensor *const *in, int n)
     return lks_add(lks_mul(in[0], in[0]), lks_mul(in[1], *(int *)user ? lks_detach(in[1]) : in[1]));
 }
 
+/* d/dx of the sum of x^3: its own gradient is 6 x. */
+static lks_tensor *slope(void *user, lks_tensor *const *in, int n)
+{
+    (void)user;
+    lks_tensor *g[1] = {NULL};
+    lks_tensor *y = total(lks_mul(in[0], lks_mul(in[0], in[0])));
+    return lks_gradients(y, LKS_NONE, n, in, 0, 1, g) == LKS_OK ? g[0] : NULL;
+}
+
 static void test_gradcheck(void)
 {
     double v[2] = {1, 2}, w[2] = {3, -1}, back[2], worst = -1;
@@ -689,8 +717,15 @@ static void test_gradcheck(void)
     lks_to_host(in[1], back, sizeof back);
     ok(!memcmp(back, w, sizeof w) && !lks_grad(in[1]), "inputs are as before");
     wrong = 2;
-    ok(lks_gradcheck(ctx, half_right, &wrong, 2, in, 1e-6, 1e-8, NULL) != LKS_OK, "a function that fails");
-    lks_error_clear(ctx);
+    ok(fails(lks_gradcheck(ctx, half_right, &wrong, 2, in, 1e-6, 1e-8, NULL), LKS_ERR_ARGUMENT, "the function",
+             "no text"),
+       "a function that fails");
+    ok(fine(lks_gradcheck(ctx, slope, NULL, 1, in, 1e-5, 1e-8, &worst)) && worst < 1e-8,
+       "a function that takes gradients itself: second order (%g)", worst);
+    lks_no_grad_begin(ctx);
+    ok(fine(lks_gradcheck(ctx, slope, NULL, 1, in, 1e-5, 1e-8, &worst)) && worst < 1e-8 && !lks_grad_enabled(ctx),
+       "also where nothing is recorded around it");
+    lks_no_grad_end(ctx);
     in[1] = CONST(1);
     ok(fails(lks_gradcheck(ctx, half_right, &wrong, 2, in, 1e-6, 1e-8, &worst), LKS_ERR_DTYPE, "input 1", "float32"),
        "float32 is too coarse");
@@ -976,10 +1011,9 @@ int main(void)
         ctx = context_on(devices[i], NULL, 2);
         if (!ctx) bail("no context on %s", devices[i]);
         static void (*const tests[])(void) = {
-            test_leaves, test_graphs, test_in_place, test_modes, test_hooks, test_nested, test_gradients,
-            test_random_graphs, test_sealed, test_orphans, test_gradcheck, test_depth, test_flat, test_order,
-            test_no_memory,
-            test_cases};
+            test_leaves, test_graphs, test_in_place, test_modes, test_hooks, test_frozen_since, test_nested,
+            test_gradients, test_random_graphs, test_sealed, test_orphans, test_gradcheck, test_depth, test_flat,
+            test_order, test_no_memory, test_cases};
         for (int k = 0; k < (int)(sizeof tests / sizeof *tests); k++) {
             if (i && tests[k] == test_depth) continue; /* says nothing about the device */
             int scoped = tests[k] != test_depth && tests[k] != test_sealed && tests[k] != test_orphans;

@@ -254,8 +254,8 @@ static void gradients(void)
     pair *v = pairs_of(z), first[4], second[4];
     for (int i = 0; i < 4; i++) {
         double x = creal(v[i]), y = cimag(v[i]);
-        first[i] = CMPLX(3 * x * x + y * y, 2 * x * y);
-        second[i] = CMPLX(6 * x + 2 * y, 2 * y + 2 * x); /* gradient of the sum of both parts */
+        first[i] = 3 * x * x + y * y + 2 * x * y * I;
+        second[i] = 6 * x + 2 * y + (2 * y + 2 * x) * I; /* gradient of the sum of both parts */
     }
     ok(lks_gradients(loss, LKS_NONE, 1, &z, 1, 1, &g) == LKS_OK && same(g, 4, first, 1e-13),
        "gradient of a complex leaf");

@@ -243,7 +243,8 @@ static void each_row(const char *what, int (*check)(const sample *s), int large)
             else good &= check(&samples[i]);
         }
         lacks += without;
-        if (n && without == n) skip(1, "%s: %s: no kernel on %s", lksi_rows[op].name, what, lks_device_name(device ? device : cpu[1]));
+        if (n && without == n)
+            skip(1, "%s: %s: no kernel on %s", lksi_rows[op].name, what, lks_device_name(device ? device : cpu[1]));
         else ok(good && n, "%s: %s, %d samples", lksi_rows[op].name, what, n - without);
     }
 }
@@ -316,15 +317,43 @@ static lks_tensor *gradient_of(void *user, lks_tensor *const *leaf, int n)
 {
     call *c = user;
     lks_tensor *grads[SAMPLE_INPUTS], *parts[SAMPLE_INPUTS];
-    int no_grad = c->ctx->no_grad, m = 0;
-    c->ctx->no_grad = 0; /* the check evaluates under no_grad; this function needs a graph of its own */
+    int m = 0;
     lks_tensor *y = forward(c, leaf, n - 1);
     lks_status s = y ? lks_gradients(y, leaf[n - 1], n - 1, leaf, 0, 1, grads) : LKS_ERR_ARGUMENT;
     for (int i = 0; i < n - 1 && s == LKS_OK; i++)
         if (grads[i]) parts[m++] = lks_flatten(grads[i], 0, -1);
-    lks_tensor *all = s == LKS_OK && m ? lks_cat(m, parts, 0) : NULL;
-    c->ctx->no_grad = no_grad;
-    return all;
+    return s == LKS_OK && m ? lks_cat(m, parts, 0) : NULL;
+}
+
+/* Rules may take another way while they are recorded: it ends at the same numbers. */
+static int check_recorded(const sample *s, call *c)
+{
+    lks_tensor *grads[2][SAMPLE_INPUTS], *y = forward(c, c->leaf, c->leaves);
+    if (!y || !lks_requires_grad(y)) return 1;
+    for (int recorded = 0; recorded < 2; recorded++)
+        if (lks_gradients(y, c->leaf[c->leaves], c->leaves, c->leaf, 1, recorded, grads[recorded]) != LKS_OK)
+            return complain_error(c->ctx, s, "gradients with and without a graph");
+    for (int i = 0; i < c->leaves; i++) {
+        double *got[2] = {NULL, NULL}, top = 1, worst = 0;
+        if (!grads[0][i] != !grads[1][i]) return complain(s, "a gradient is there with or without a graph only");
+        if (!grads[0][i]) continue;
+        int64_t n = lks_numel(grads[0][i]);
+        for (int k = 0; k < 2; k++) {
+            got[k] = calloc((size_t)n + 1, sizeof **got);
+            if (!got[k] || lks_to_host(lks_to(grads[k][i], LKS_F64), got[k], n * 8) != LKS_OK) bail("no memory");
+        }
+        for (int64_t j = 0; j < n; j++) top = fmax(top, fabs(got[0][j]));
+        for (int64_t j = 0; j < n; j++) {
+            double d = fabs(got[0][j] - got[1][j]) / top;
+            if (!(d <= worst)) worst = d;
+        }
+        free(got[0]), free(got[1]);
+        if (!(worst < 1e-11)) {
+            diag("input %d: %g", i, worst);
+            return complain(s, "recorded, the gradient is another");
+        }
+    }
+    return 1;
 }
 
 static int check_second(const sample *s)
@@ -357,6 +386,7 @@ static int check_second(const sample *s)
                 lks_error_clear(ctx);
             }
         } else {
+            good &= check_recorded(s, &c);
             good &= gradcheck(&c, gradient_of, c.leaves + 1, form == 2 ? "expanded, second order" : "second order");
         }
         lks_scope_end(ctx);

@@ -149,6 +149,57 @@ static void sums(void)
     lks_scope_end(ctx);
 }
 
+typedef struct attempt {
+    lks_params *ps;
+    lks_dp *dp;
+    lks_scaler *s;
+    lks_tensor *w;
+    int calls;
+    lks_status give;
+} attempt;
+
+static lks_status attempt_batch(void *user)
+{
+    attempt *a = user;
+    a->calls++;
+    lks_params_zero_grad(a->ps);
+    lks_status st = lks_dp_backward(a->dp, a->s, lks_mul_scalar(a->w, 2), 1, LKS_NONE, 1);
+    return st == LKS_OK ? a->give : st;
+}
+
+/* lks_optim_step_retry where the batch fails on the last rank after its gradients were reduced. */
+static void failing_batch(void)
+{
+    attempt a = {.give = rank == size - 1 ? LKS_ERR_INTERRUPTED : LKS_OK};
+    lks_optim *opt;
+    int outcome = 0;
+    lks_scope_begin(ctx);
+    int good = lks_params_create(ctx, &a.ps) == LKS_OK && lks_params_add(a.ps, "w", LKS_F32, 0, NULL, &a.w) == LKS_OK &&
+               lks_dp_create(a.ps, 0, &a.dp) == LKS_OK && lks_dp_set_nominal(a.dp, size) == LKS_OK &&
+               lks_scaler_create(ctx, 1, &a.s) == LKS_OK && lks_optim_create(a.ps, LKS_SGD, &opt) == LKS_OK;
+    if (!good) bail("cannot set up: %s", lks_error(ctx));
+    double before = 0, after = 1, then = 0, scale = 0;
+    lks_item(a.w, &before);
+    lks_status st = lks_optim_step_retry(opt, a.s, 3, attempt_batch, &a, &outcome);
+    lks_item(a.w, &after);
+    good = lks_scaler_get(a.s, &scale, NULL) == LKS_OK;
+    ok(good && st == a.give && a.calls == 1 && after == before && everywhere((int64_t)scale) &&
+           (st != LKS_OK || outcome == LKS_SKIPPED_ELSEWHERE),
+       "a batch that fails on one rank is stepped on none and tried once (%s, %d calls, scale %g)", lks_status_name(st),
+       a.calls, scale);
+    lks_error_clear(ctx);
+    a.give = LKS_OK;
+    st = lks_optim_step_retry(opt, a.s, 3, attempt_batch, &a, &outcome);
+    lks_item(a.w, &then);
+    ok(st == LKS_OK && outcome == LKS_STEPPED && then < after && everywhere((int64_t)(then * 1e6)),
+       "the next is stepped by all (%s)", lks_error(ctx));
+    lks_optim_destroy(&opt);
+    lks_scaler_destroy(&a.s);
+    lks_dp_destroy(&a.dp);
+    lks_params_destroy(&a.ps);
+    lks_scope_end(ctx);
+}
+
 int main(int argc, char **argv)
 {
     MPI_Init(&argc, &argv);
@@ -164,6 +215,7 @@ int main(int argc, char **argv)
     run(1);
     run(3);
     sums();
+    failing_batch();
     lks_context_destroy(&ctx);
     int status = done();
     MPI_Finalize();

@@ -369,6 +369,7 @@ typedef struct batch {
     bench *b;
     int calls, random_same;
     double limit, first;
+    lks_status give;
 } batch;
 
 /* A gradient that overflows when the scale is above the limit, and a random number. */
@@ -386,7 +387,7 @@ static lks_status run_batch(void *user)
     if (t->calls++ == 0) t->first = x;
     t->random_same &= x == t->first;
     put_grad1(t->b->w[0], scale_of(t->b->s) > t->limit ? INFINITY : scale_of(t->b->s));
-    return LKS_OK;
+    return t->give;
 }
 
 static void retries(void)
@@ -404,6 +405,16 @@ static void retries(void)
     ok(good(ctx, lks_optim_step_retry(b.opt, b.s, 2, run_batch, &t, &outcome)) && outcome == LKS_SKIPPED_HERE &&
            t.calls == 3,
        "after two retries it is given up");
+    double held = get1(b.w[0]), scale = scale_of(b.s);
+    t = (batch){.b = &b, .random_same = 1, .limit = 1e30, .give = LKS_ERR_INTERRUPTED};
+    ok(fails(ctx, lks_optim_step_retry(b.opt, b.s, 2, run_batch, &t, &outcome), LKS_ERR_INTERRUPTED,
+             "the function of the batch", "no text") &&
+           t.calls == 1 && get1(b.w[0]) == held && scale_of(b.s) == scale,
+       "a batch that fails makes no step, is tried once and leaves all as it was");
+    t.give = LKS_OK;
+    ok(good(ctx, lks_optim_step_retry(b.opt, b.s, 2, run_batch, &t, &outcome)) && outcome == LKS_STEPPED &&
+           get1(b.w[0]) != held,
+       "and the next one steps");
     ok(fails(ctx, lks_optim_step_retry(b.opt, b.s, -1, run_batch, &t, &outcome), LKS_ERR_ARGUMENT, "-1", NULL),
        "-1 retries");
     lks_random_set(ctx, 0, 0);

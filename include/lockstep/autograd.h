@@ -13,7 +13,7 @@ extern "C" {
 #endif
 
 /* Turns tracking of a leaf on or off. Floating dtypes only (LKS_ERR_DTYPE); a tensor made by a recorded op is not a
- * leaf (LKS_ERR_STATE). Local. */
+ * leaf (LKS_ERR_STATE). A leaf that is off when backward reaches it gets nothing, its hooks are not called. Local. */
 LKS_API lks_status lks_set_requires_grad(lks_tensor *t, int on);
 LKS_API int lks_requires_grad(const lks_tensor *t);
 /* The accumulated gradient of a leaf: same shape and dtype, owned by the leaf (keep it to hold it). NULL before the
@@ -91,9 +91,10 @@ LKS_API lks_status lks_hook_add(lks_tensor *leaf, lks_hook_fn fn, void *user, in
 LKS_API lks_status lks_hook_remove(lks_tensor *leaf, int64_t id);
 
 /* Compares the analytic gradients of `f` with central differences at `inputs` (n leaves, float64, requires_grad set by
- * the call; perturbed and restored). f builds its output, of any shape, from inputs; it is called 2 * numel + 1 times
- * and must be deterministic. *worst gets the largest |analytic - numeric| / (1 + |numeric|); fails with
- * LKS_ERR_MISMATCH and a text naming input and element if it exceeds `tolerance`. eps 1e-6 suits float64. Local. */
+ * the call; perturbed and restored). f builds its output, of any shape, from inputs; it is called 2 * numel + 1 times,
+ * recorded each time (so it may itself call lks_gradients with create_graph), and must be deterministic. *worst gets
+ * the largest |analytic - numeric| / (1 + |numeric|); fails with LKS_ERR_MISMATCH and a text naming input and element
+ * if it exceeds `tolerance`. eps 1e-6 suits float64. Local. */
 typedef lks_tensor *(*lks_gradcheck_fn)(void *user, lks_tensor *const *inputs, int n);
 LKS_API lks_status lks_gradcheck(lks_context *ctx, lks_gradcheck_fn f, void *user, int n, lks_tensor *const *inputs,
                                  double eps, double tolerance, double *worst);

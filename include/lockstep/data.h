@@ -78,7 +78,7 @@ LKS_API int64_t lks_loader_fingerprint(const lks_loader *loader);
 
 LKS_API lks_status lks_output_create(lks_context *ctx, const char *path, const char *name, lks_dtype dtype, int ndim,
                                      const int64_t *shape, lks_output **output); /* Collective. */
-/* Rows [first, first + rows) from host memory, row-major, of the dataset's dtype. Rows that nobody writes are zero. Local
+/* Rows [first, first + rows) from host memory, row-major, of the dataset's dtype; rows nobody writes are zero. Local
  * (fails on this rank alone; agree before going on). */
 LKS_API lks_status lks_output_write(lks_output *output, int64_t first, int64_t rows, const void *data);
 /* Copies the attributes of file `path` and of dataset `name` in it (as given to lks_loader_hdf5; need not exist) to the

@@ -5,7 +5,9 @@
  * Common to all: inputs may be strided, broadcast, 0-dim or empty; results are new tensors in the innermost scope;
  * NULL in gives NULL out, any failure gives NULL and an error in the context; dim may be negative (from the end).
  * Reduced floats (f16, bf16) are computed in float32 and rounded once. Recorded for backward when grad mode is on and
- * an input requires a gradient. All functions are Local and return when the work is queued on the device.
+ * an input requires a gradient; differentiable any number of times where nothing else is said (norms, cross entropy and
+ * attention then by way of elementary ops, with their memory). All functions are Local and return when the work is
+ * queued on the device.
  */
 #ifndef LOCKSTEP_OPS_H
 #define LOCKSTEP_OPS_H
@@ -321,7 +323,7 @@ LKS_API lks_tensor *lks_batch_norm(lks_tensor *x, lks_tensor *weight, lks_tensor
  * squared deviations are gathered and joined in rank order, so every rank has the same bits; ranks may have different
  * numbers of rows, or none (x [0, C, ...]). In backward the sums that dx needs are reduced over the ranks; gradients of
  * weight and bias are this rank's own. C must agree. One rank: batch norm itself. Collective, and so is its backward:
- * every rank runs it, with the same layers in the same order. */
+ * every rank runs it, with the same layers in the same order. Not twice differentiable on several ranks. */
 LKS_API lks_tensor *lks_sync_batch_norm(lks_tensor *x, lks_tensor *weight, lks_tensor *bias, lks_tensor *staged_mean,
                                         lks_tensor *staged_var, double momentum, double eps);
 /* x / sqrt(mean x^2 + eps) * weight over the last `ndims` dims (Zhang & Sennrich, 2019); weight of that shape or
@@ -538,7 +540,8 @@ LKS_API lks_status lks_bernoulli_(lks_tensor *x, double p);
 /* softmax(scale q k^T + mask) v. q [B, H, T, D], k [B, H, S, D], v [B, H, S, Dv]; mask broadcastable to [B, H, T, S],
  * BOOL (true = take part) or floating (added; no gradient), or LKS_NONE; causal: query t sees keys <= t + S - T.
  * scale 0 = 1/sqrt(D). dropout_p acts on the probabilities. No T x S matrix is kept for backward: rows are recomputed
- * from their log-sum (Dao et al., 2022). A row that sees no key gives zeros. */
+ * from their log-sum (Dao et al., 2022). A row that sees no key gives zeros. With dropout it is not twice
+ * differentiable. */
 LKS_API lks_tensor *lks_scaled_dot_product_attention(lks_tensor *q, lks_tensor *k, lks_tensor *v, lks_tensor *mask,
                                                      double dropout_p, int causal, double scale);
 

@@ -94,7 +94,7 @@ LKS_API lks_status lks_optim_ema_swap(lks_optim *opt, int in);
  * presence with MAX over the communicator, applies or skips. Gradients are left as they are. LKS_ERR_NO_GRADIENTS on a
  * rank none of whose parameters has one, which still takes part; if that holds everywhere nothing changes. Wrong
  * order (step twice before lks_scaler_update) is LKS_ERR_STATE naming both calls, nothing changed; so are gradients of
- * backward passes that s cannot divide: of another scaler, of before an update that may have changed the scale (as after
+ * backward passes that s cannot divide: of another scaler, from before an update that can change the scale (as after
  * a skipped step without lks_params_zero_grad), divided by lks_optim_unscale already, sums of scaled and unscaled ones
  * (on several ranks the others then skip that step). With data parallelism no gradient at all is no error. Gradients
  * that the program wrote are taken as they are. Collective. */
@@ -129,8 +129,9 @@ LKS_API lks_status lks_optim_underflow(lks_optim *opt, int64_t attempt, int64_t 
 /* A step that does not lose its batch: calls `batch` (zero the gradients, forward, lks_scaler_scale or
  * lks_dp_backward), steps and updates; if the step was skipped for its gradients, does the same again, with the same
  * random numbers and the lower scale, at most `retries` times more. *outcome (may be NULL): of the last try. Every try
- * is an attempted step. Waits for each step's outcome, unlike everything else here. A batch that fails on one rank only
- * must still take part (lks_dp_backward does). Collective. */
+ * is an attempted step. Waits for each step's outcome, unlike everything else here. A batch that fails makes no step:
+ * its status is returned at once; the other ranks see a skip of another rank and try no more, so it must still take
+ * part in the reductions (lks_dp_backward does). Collective. */
 typedef lks_status (*lks_batch_fn)(void *user);
 LKS_API lks_status lks_optim_step_retry(lks_optim *opt, lks_scaler *s, int retries, lks_batch_fn batch, void *user,
                                         int *outcome);

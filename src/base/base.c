@@ -34,6 +34,13 @@ lks_status lksi_fail(lksi_base *b, lks_status code, const char *where, const cha
     return code;
 }
 
+lks_status lksi_said(lksi_base *b, lks_status s, const char *where, const char *who)
+{
+    if (s == LKS_OK) return s;
+    return lksi_fail(b, s, where, "%s ended with status %d (%s) and no text: lks_error_raise gives one", who, (int)s,
+                     lks_status_name(s));
+}
+
 void lksi_log(lksi_base *b, int level, const char *format, ...)
 {
     if (!b || !b->log) return;

@@ -37,6 +37,8 @@ typedef struct lksi_base {
 lks_status lksi_fail(lksi_base *b, lks_status code, const char *where, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 lks_status lksi_vfail(lksi_base *b, lks_status code, const char *where, const char *format, va_list args);
+/* Hands on the status of a function of the program (`who`: "the hook of a leaf"); a failure without a text gets one. */
+lks_status lksi_said(lksi_base *b, lks_status s, const char *where, const char *who);
 void lksi_log(lksi_base *b, int level, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 /* Returns the status from the enclosing function unless it is LKS_OK. */

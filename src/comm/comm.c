@@ -254,7 +254,8 @@ lks_status lksi_agree(lksi_comm *c, const char *where, lks_status mine)
 lks_status lksi_rank_zero(lksi_comm *c, const char *where, lks_status (*fn)(void *user), void *user)
 {
     TRY(lksi_host_barrier(c, where)); /* all are here: from now on rank 0 may take its time */
-    return agree(c, where, c->rank == 0 ? fn(user) : LKS_OK, c->rank != 0);
+    lks_status mine = c->rank == 0 ? lksi_said(c->base, fn(user), where, "the function of rank 0") : LKS_OK;
+    return agree(c, where, mine, c->rank != 0);
 }
 
 /* --- device memory ------------------------------------------------------------------------------------------------ */

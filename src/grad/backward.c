@@ -185,17 +185,17 @@ static int64_t joint_scale(int64_t a, int64_t b)
     return a == LKSI_GRAD_DIVIDED && b == LKSI_GRAD_PLAIN ? a : LKSI_GRAD_MIXED;
 }
 
-static lks_status run_hooks(lks_tensor *leaf)
+static lks_status run_hooks(const walk *w, lks_tensor *leaf)
 {
     leaf->uses = -1; /* done in this pass */
-    if (!leaf->grad) return LKS_OK;
+    if (!leaf->grad || !leaf->requires_grad) return LKS_OK;
     /* By rising id, looked up anew each time: a hook may remove itself or others. */
     for (int64_t last = 0;;) {
         lksi_hook *h = leaf->hooks;
         while (h && h->id <= last) h = h->next;
         if (!h || !leaf->grad) return LKS_OK;
         last = h->id;
-        TRY(h->fn(h->user, leaf, leaf->grad));
+        TRY(lksi_said(&w->ctx->base, h->fn(h->user, leaf, leaf->grad), w->where, "the hook of a leaf"));
     }
 }
 
@@ -227,11 +227,12 @@ static lks_status deliver(walk *w, lksi_edge e, lks_tensor *g, int fresh)
     lks_tensor *leaf = e.leaf;
     if (g != leaf->grad_slot && !(g = conform(g, leaf->v.dtype, leaf->v.ndim, leaf->v.shape))) return w->ctx->base.code;
     leaf->uses--;
+    if (!leaf->requires_grad) return LKS_OK; /* frozen since the forward */
     if (w->capturing) return capture(w, leaf, g);
     int64_t scale = joint_scale(lksi_grad_scale(leaf), w->scale);
     TRY(leaf_add(w, leaf, g, fresh));
     lksi_grad_set_scale(leaf, scale);
-    return leaf->uses == 0 ? run_hooks(leaf) : LKS_OK;
+    return leaf->uses == 0 ? run_hooks(w, leaf) : LKS_OK;
 }
 
 /* --- what rules ask --- */
@@ -385,7 +386,7 @@ static lks_status go(walk *w, lks_tensor *root, lks_tensor *seed)
     }
     /* Leaves some of whose paths carried no gradient have not had their last contribution announced. */
     for (int64_t i = 0; i < w->leaf_count && !w->capturing; i++)
-        if (w->leaf[i]->uses > 0) TRY(run_hooks(w->leaf[i]));
+        if (w->leaf[i]->uses > 0) TRY(run_hooks(w, w->leaf[i]));
     return LKS_OK;
 }
 

@@ -97,7 +97,8 @@ lks_status lksi_custom_back(lksi_back *b)
     lksi_back *outer = c->back;
     TRY(lksi_autocast_enter(ctx, &c->autocast, &replay));
     c->back = b;
-    lks_status s = c->backward(c, c->user, n->nout, dout, n->nin, din);
+    lks_status s = lksi_said(&ctx->base, c->backward(c, c->user, n->nout, dout, n->nin, din), c->head.name,
+                             "its backward");
     c->back = outer;
     lksi_autocast_leave(ctx, &replay);
     if (s != LKS_OK) return s;
@@ -175,7 +176,7 @@ static lks_status call(lks_context *ctx, lks_custom *c, lks_dtype cast, int nin,
     ctx->recompute = NULL;
     ctx->no_grad++;
     c->running = 1;
-    lks_status s = c->forward(c, c->user, nin, use, nout, out);
+    lks_status s = lksi_said(&ctx->base, c->forward(c, c->user, nin, use, nout, out), c->head.name, "its forward");
     c->running = 0;
     ctx->no_grad = no_grad;
     ctx->recompute = rc;

@@ -13,13 +13,22 @@ static double weight(int64_t i)
     return 0.5 + fmod(0.6180339887498949 * (double)(i + 1), 1.0) - (i % 3 == 1 ? 1.5 : 0);
 }
 
+/* Recorded each time, as f may ask for gradients itself. */
+static lks_tensor *run(lks_context *ctx, lks_gradcheck_fn f, void *user, int n, lks_tensor *const *inputs)
+{
+    int no_grad = ctx->no_grad;
+    ctx->no_grad = 0;
+    lks_tensor *y = f(user, inputs, n);
+    ctx->no_grad = no_grad;
+    if (!y) lksi_said(&ctx->base, LKS_ERR_ARGUMENT, "lks_gradcheck", "the function");
+    return y;
+}
+
 /* sum of weight * f, on the host. */
 static lks_status value(lks_context *ctx, lks_gradcheck_fn f, void *user, int n, lks_tensor *const *inputs, double *sum)
 {
     TRY(lks_scope_begin(ctx));
-    ctx->no_grad++;
-    lks_tensor *y = lks_to(f(user, inputs, n), LKS_F64);
-    ctx->no_grad--;
+    lks_tensor *y = lks_to(run(ctx, f, user, n, inputs), LKS_F64);
     lks_status s = y ? LKS_OK : ctx->base.code ? ctx->base.code : LKS_ERR_ARGUMENT;
     double *host = NULL;
     if (y && !(host = lksi_alloc(&ctx->base, y->numel * 8 + 8))) s = LKS_ERR_MEMORY;
@@ -34,7 +43,7 @@ static lks_status value(lks_context *ctx, lks_gradcheck_fn f, void *user, int n,
 static lks_status analytic(lks_context *ctx, lks_gradcheck_fn f, void *user, int n, lks_tensor *const *inputs,
                            double **grads)
 {
-    lks_tensor *y = f(user, inputs, n);
+    lks_tensor *y = run(ctx, f, user, n, inputs);
     if (!y) return ctx->base.code ? ctx->base.code : LKS_ERR_ARGUMENT;
     double *w = lksi_alloc(&ctx->base, y->numel * 8 + 8);
     lks_tensor **g = lksi_alloc(&ctx->base, (n + 1) * (int64_t)sizeof *g);

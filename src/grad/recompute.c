@@ -65,7 +65,7 @@ static lks_status run(again *a)
     if (a->nout > 16 && !(out = lksi_alloc(&ctx->base, a->nout * (int64_t)sizeof *out))) return LKS_ERR_MEMORY;
     lks_status s = lks_scope_begin(ctx);
     if (s == LKS_OK) {
-        s = a->fn(a->user, a->nin, a->in, a->nout, out);
+        s = lksi_said(&ctx->base, a->fn(a->user, a->nin, a->in, a->nout, out), "lks_recompute", "the function");
         if (s == LKS_OK && lksi_any_null(a->nout, out)) s = ctx->base.code ? ctx->base.code : LKS_ERR_ARGUMENT;
         lks_scope_end(ctx);
     }
@@ -124,7 +124,8 @@ lks_status lks_recompute(lks_context *ctx, lks_recompute_fn fn, void *user, int 
     if (!ctx || !fn || nin < 0 || nout < 0 || (nin && !in) || (nout && !out)) return LKS_ERR_ARGUMENT;
     for (int i = 0; i < nout; i++) out[i] = NULL;
     if (lksi_any_null(nin, in)) return ctx->base.code ? ctx->base.code : LKS_ERR_ARGUMENT;
-    if (ctx->no_grad || ctx->recompute) return fn(user, nin, in, nout, out);
+    if (ctx->no_grad || ctx->recompute)
+        return lksi_said(&ctx->base, fn(user, nin, in, nout, out), "lks_recompute", "the function");
     again *a = lksi_alloc(&ctx->base, sizeof *a);
     lks_tensor **kept = a ? lksi_alloc(&ctx->base, (nin + 1) * (int64_t)sizeof *kept) : NULL;
     int64_t *version = kept ? lksi_alloc(&ctx->base, (nin + 1) * (int64_t)sizeof *version) : NULL;
@@ -152,7 +153,7 @@ lks_status lks_recompute(lks_context *ctx, lks_recompute_fn fn, void *user, int 
         s = lksi_autocast_enter(ctx, &a->autocast, &replay);
         if (s == LKS_OK) { /* what fn leaves open is closed, as in the second run */
             ctx->recompute = &a->rc;
-            s = fn(user, nin, in, nout, out);
+            s = lksi_said(&ctx->base, fn(user, nin, in, nout, out), "lks_recompute", "the function");
             ctx->recompute = NULL;
             ctx->no_grad = 0;
             lksi_autocast_leave(ctx, &replay);

@@ -25,4 +25,12 @@ static inline lks_tensor *lksi_rule2(lksi_back *b, int op, lks_tensor *x, lks_te
     return lksi_call1(b->ctx, lksi_rows[op].name, op, 2, in, b->attr);
 }
 
+/* rules_again.c: instead of fused rows while backward is recorded (b->create_graph). */
+lks_status lksi_again_layer_norm(lksi_back *b, int centred); /* 0: rms_norm */
+lks_status lksi_again_group_norm(lksi_back *b);
+lks_status lksi_again_batch_norm(lksi_back *b);
+lks_status lksi_again_cross_entropy(lksi_back *b);
+lks_status lksi_again_cross_entropy_soft(lksi_back *b);
+lks_status lksi_again_attention(lksi_back *b);
+
 #endif

@@ -56,6 +56,7 @@ RULE(loss_slope) /* linear in dy; another derivative in input and target */
 
 RULE(cross_entropy)
 {
+    if (b->create_graph) return lksi_again_cross_entropy(b);
     lks_tensor *in[6] = {b->g, lksi_back_in(b, 0), lksi_back_in(b, 1), lksi_back_out(b, 1), lksi_back_out(b, 2),
                          lksi_back_in(b, 2)};
     GIVE(0, lksi_call1(b->ctx, "cross_entropy", LKSI_OP_cross_entropy_backward, 6, in, b->attr));
@@ -64,6 +65,7 @@ RULE(cross_entropy)
 
 RULE(cross_entropy_soft)
 {
+    if (b->create_graph) return lksi_again_cross_entropy_soft(b);
     lks_tensor *in[5] = {b->g, lksi_back_in(b, 0), lksi_back_in(b, 1), lksi_back_out(b, 1), lksi_back_in(b, 2)};
     lks_tensor *out[2] = {NULL, NULL};
     lksi_attr attr = *b->attr;

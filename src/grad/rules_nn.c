@@ -142,11 +142,16 @@ static lks_status norm_back(lksi_back *b, int op)
     return LKS_OK;
 }
 
-RULE(layer_norm) { return norm_back(b, LKSI_OP_layer_norm_backward); }
-RULE(group_norm) { return norm_back(b, LKSI_OP_group_norm_backward); }
+RULE(layer_norm)
+{
+    return b->create_graph ? lksi_again_layer_norm(b, 1) : norm_back(b, LKSI_OP_layer_norm_backward);
+}
+
+RULE(group_norm) { return b->create_graph ? lksi_again_group_norm(b) : norm_back(b, LKSI_OP_group_norm_backward); }
 
 RULE(rms_norm)
 {
+    if (b->create_graph) return lksi_again_layer_norm(b, 0);
     lks_tensor *in[4] = {b->g, lksi_back_in(b, 0), lksi_back_in(b, 1), lksi_back_out(b, 1)}, *out[2] = {NULL, NULL};
     if (in[2] != lks_none && lksi_back_needs(b, 1)) out[1] = lksi_back_slot(b, 1);
     TRY(lksi_call(b->ctx, "rms_norm", LKSI_OP_rms_norm_backward, 4, in, b->attr, 2, out));
@@ -177,7 +182,8 @@ static lks_status batch_norm_of_all(lksi_back *b, lks_tensor *measured)
 RULE(batch_norm)
 {
     lks_tensor *measured = b->node->nin > 7 ? lksi_back_in(b, 7) : lks_none;
-    return measured == lks_none ? norm_back(b, LKSI_OP_batch_norm_backward) : batch_norm_of_all(b, measured);
+    if (measured != lks_none) return batch_norm_of_all(b, measured);
+    return b->create_graph ? lksi_again_batch_norm(b) : norm_back(b, LKSI_OP_batch_norm_backward);
 }
 
 /* --- softmax --- */
@@ -250,6 +256,7 @@ RULE(cat)
 
 RULE(attention)
 {
+    if (b->create_graph && b->attr->attention.p == 0) return lksi_again_attention(b);
     lks_tensor *in[7] = {b->g, lksi_back_in(b, 0), lksi_back_in(b, 1), lksi_back_in(b, 2), lksi_back_in(b, 3),
                          lksi_back_out(b, 0), lksi_back_out(b, 1)};
     lks_tensor *out[3] = {NULL, NULL, NULL};

@@ -151,8 +151,12 @@ int lks_op_order(int i)
 {
     static const int once[] = {LKSI_OP_grid_sampler_2d, LKSI_OP_grid_sampler_3d, LKSI_OP_rnn, LKSI_OP_gru, LKSI_OP_lstm,
                                LKSI_OP_rnn_cell, LKSI_OP_gru_cell, LKSI_OP_lstm_cell, LKSI_OP_multi_head_attention};
+    /* Their rules do without the fused row while backward is recorded. */
+    static const int without[] = {LKSI_OP_prod,       LKSI_OP_cumprod,       LKSI_OP_layer_norm,
+                                  LKSI_OP_rms_norm,   LKSI_OP_group_norm,    LKSI_OP_batch_norm,
+                                  LKSI_OP_attention,  LKSI_OP_cross_entropy, LKSI_OP_cross_entropy_soft};
     if (!lks_op_differentiable(i)) return 0;
-    if (i == LKSI_OP_prod || i == LKSI_OP_cumprod) return 2; /* their rules do without the fused row when recorded */
+    if (LISTED(without, i)) return 2;
     size_t n = strlen(lksi_rows[i].name);
     for (int k = 0; k < LKSI_OP_COUNT; k++)
         if (lksi_rows[k].kind == LKSI_KIND_NOGRAD && !strncmp(lksi_rows[k].name, lksi_rows[i].name, n) &&

@@ -442,8 +442,8 @@ static lks_status range_of_kind(lks_optim *opt, const char *where, int group, in
 {
     TRY(range(opt, where, group, from, to));
     if (opt->set.kind == kind) return LKS_OK;
-    return lksi_fail(&opt->ctx->base, LKS_ERR_ARGUMENT, where, "%s has no %s: it is %s's", kind_name[opt->set.kind], what,
-                     kind_name[kind]);
+    return lksi_fail(&opt->ctx->base, LKS_ERR_ARGUMENT, where, "%s has no %s: it is %s's", kind_name[opt->set.kind],
+                     what, kind_name[kind]);
 }
 
 lks_status lks_optim_set_alpha(lks_optim *opt, int group, double alpha)
@@ -943,12 +943,13 @@ static lks_status one_scale(lks_optim *opt, lks_scaler *s, const char *where, in
     return LKS_OK;
 }
 
-static lks_status step(lks_optim *opt, lks_scaler *s)
+/* batch: how computing the gradients ended here. */
+static lks_status step(lks_optim *opt, lks_scaler *s, lks_status batch)
 {
     pass p = {.where = "lks_optim_step"};
     lks_context *ctx = opt->ctx;
     lks_params *ps = opt->ps;
-    lks_status mine;
+    lks_status mine = batch;
     int some, state = state_of(opt, s);
     if (state == STEPPED)
         return lksi_fail(
@@ -956,7 +957,7 @@ static lks_status step(lks_optim *opt, lks_scaler *s)
             "lks_optim_step was already called for this optimizer since the last lks_scaler_update: call that first");
     p.unscaled = state == UNSCALED;
     if (opt->swapped) return averages_in(opt, p.where);
-    mine = one_scale(opt, s, p.where, state);
+    if (mine == LKS_OK) mine = one_scale(opt, s, p.where, state);
     if (mine != LKS_OK && ctx->base.size == 1) return mine;
     TRY(first_half(opt, s, &p, 0, &mine, &some));
     TRY(decide(opt, &p, 0));
@@ -1014,15 +1015,19 @@ static lks_status usable(lks_optim *opt, const char *where, lks_scaler **s)
     return LKS_OK;
 }
 
-lks_status lks_optim_step(lks_optim *opt, lks_scaler *s)
+static lks_status step_after(lks_optim *opt, lks_scaler *s, lks_status batch)
 {
-    if (!opt) return LKS_ERR_ARGUMENT;
     TRY(usable(opt, "lks_optim_step", &s));
     lksi_fpenv env;
     lksi_fpenv_enter(&env);
-    lks_status code = step(opt, s);
+    lks_status code = step(opt, s, batch);
     lksi_fpenv_leave(&env);
     return code;
+}
+
+lks_status lks_optim_step(lks_optim *opt, lks_scaler *s)
+{
+    return opt ? step_after(opt, s, LKS_OK) : LKS_ERR_ARGUMENT;
 }
 
 lks_status lks_optim_unscale(lks_optim *opt, lks_scaler *s)
@@ -1046,9 +1051,13 @@ lks_status lks_optim_step_retry(lks_optim *opt, lks_scaler *s, int retries, lks_
     int64_t attempt = ctx->attempt, call = ctx->call, first = ctx->row_first, rows = ctx->row_count;
     for (int left = retries;; left--) {
         const lksi_record *r;
-        lks_status mine = batch(user), code = lks_optim_step(opt, s);
-        if (code == LKS_OK && s) code = lks_scaler_update(s);
-        if (mine != LKS_OK) return mine;
+        lks_status mine = lksi_said(&ctx->base, batch(user), where, "the function of the batch");
+        lks_status code = step_after(opt, s, mine);
+        /* The other ranks have skipped with this one, and update. */
+        if (s && (code == LKS_OK || (mine != LKS_OK && code == mine && ctx->base.size > 1))) {
+            lks_status updated = lks_scaler_update(s);
+            if (code == LKS_OK) code = updated;
+        }
         TRY(code);
         TRY(record_of(opt, where, opt->attempts, &r));
         if (outcome) *outcome = r->outcome;

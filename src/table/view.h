@@ -29,7 +29,7 @@ typedef union lksi_attr {
     struct { double scale, shift; } affine;
     struct { double value; } fill;
     struct { int32_t dtype; } cast;
-    struct { int32_t mask, keepdim, dtype; double p; } reduce; /* bit d of mask: dim d is reduced; p: norm's, correction */
+    struct { int32_t mask, keepdim, dtype; double p; } reduce; /* bit d of mask: dim d goes; p: norm's, correction */
     struct { double a, b; } scalar; /* numbers of a formula: see src/table/scalar.def */
     struct { double scale, zero, min, max; } quantize; /* zero, min, max: whole numbers */
     struct { int32_t dim, reverse, dtype; } scan;
@@ -46,7 +46,7 @@ typedef union lksi_attr {
     struct { int32_t mode, padding, align; } grid;
     struct { int32_t ndims; int64_t groups; double eps; } norm; /* groups: group_norm */
     struct { int32_t training; double momentum, eps; } batch_norm;
-    struct { /* wide: the result is float32 at least; dtype: of a gradient; kind, order: see loss.h; classes: set by infer */
+    struct { /* wide: result is float32 at least; dtype: of a gradient; kind, order: see loss.h; classes: by infer */
         int64_t ignore_index;
         double smoothing;
         int32_t reduction, wide, dtype, kind, order, flags, p;

@@ -105,8 +105,8 @@ struct lks_tensor {
     lksi_hook *hooks;
 };
 
-/* tensor.grad_scale: written by hand, or there is none; of losses that were not scaled; a sum of different ones; divided
- * by lks_optim_unscale. */
+/* tensor.grad_scale: written by hand, or there is none; of losses that were not scaled; a sum of different ones;
+ * divided by lks_optim_unscale. */
 enum { LKSI_GRAD_BY_HAND = 0, LKSI_GRAD_PLAIN = -1, LKSI_GRAD_MIXED = -2, LKSI_GRAD_DIVIDED = -3 };
 /* grad_scale of t as it is now; LKSI_GRAD_BY_HAND if the program wrote to grad since. And sets it. */
 int64_t lksi_grad_scale(const lks_tensor *t);

@@ -43,6 +43,22 @@ AS_IF([test $have_fc = yes], [
   AC_LANG_PUSH([Fortran])
   sv_FCFLAGS=$FCFLAGS
   FCFLAGS="$FCFLAGS $MPI_FCFLAGS"
+  dnl an MPI without interfaces for buffers: each call declares MPI_Send anew, of another type
+  AC_MSG_CHECKING([what $FC needs to hand buffers of two types to MPI])
+  lks_choice=failed
+  for lks_word in "" -fallow-argument-mismatch; do
+    AS_IF([test "x$lks_choice" = xfailed], [
+      FCFLAGS="$sv_FCFLAGS $MPI_FCFLAGS $lks_word"
+      AC_COMPILE_IFELSE([AC_LANG_PROGRAM([], [
+      use mpi
+      integer :: i(1), ierr
+      real :: r(1)
+      call MPI_Send(i, 1, MPI_INTEGER, 0, 0, MPI_COMM_WORLD, ierr)
+      call MPI_Send(r, 1, MPI_REAL, 0, 0, MPI_COMM_WORLD, ierr)])], [lks_choice=$lks_word])])
+  done
+  AS_CASE([$lks_choice], [""], [AC_MSG_RESULT([nothing])], [failed], [AC_MSG_RESULT([no mpi module])],
+    [AC_MSG_RESULT([$lks_choice]); MPI_FCFLAGS="$MPI_FCFLAGS $lks_choice"])
+  FCFLAGS="$sv_FCFLAGS $MPI_FCFLAGS"
   AC_MSG_CHECKING([whether $FC reads the mpi_f08 module])
   AC_COMPILE_IFELSE([AC_LANG_PROGRAM([], [
       use mpi_f08, only: MPI_Comm
