@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * device_watch.c - preloaded into a rank by nccl.test: on which devices does it make a context? The runtime makes one in
- * cudaSetDevice (since CUDA 12) and in the calls below, on the device that is current in the calling thread. A bit a
+ * device_watch.c - preloaded into a rank by nccl.test: on which devices does it make a context? The runtime makes one
+ * in cudaSetDevice (since CUDA 12) and in the calls below, on the device that is current in the calling thread. A bit a
  * device is written to the file LKS_DEVICE_WATCH.RANK at the end. Where the runtime cannot say whether a device has a
  * context (the simulator), this answers in the driver's place.
  */
@@ -82,8 +82,10 @@ static int context_state(int device, unsigned *flags, int *active)
     return 0;
 }
 
-int cudaGetDriverEntryPointByVersion(const char *name, void **f, unsigned version, unsigned long long flags, int *found);
-int cudaGetDriverEntryPointByVersion(const char *name, void **f, unsigned version, unsigned long long flags, int *found)
+int cudaGetDriverEntryPointByVersion(const char *name, void **f, unsigned version, unsigned long long flags,
+                                     int *found);
+int cudaGetDriverEntryPointByVersion(const char *name, void **f, unsigned version, unsigned long long flags,
+                                     int *found)
 {
     static int (*next)(const char *, void **, unsigned, unsigned long long, int *);
     if (!next) *(void **)&next = real("cudaGetDriverEntryPointByVersion");

@@ -150,7 +150,8 @@ lks_status lksi_check_shape(lks_context *ctx, const char *where, lks_dtype dtype
 /* 1 for the dtypes that gradients are of: floating and complex ones. */
 static inline int lksi_has_gradient(lks_dtype dtype)
 {
-    const unsigned which = 1u << LKS_F32 | 1u << LKS_F64 | 1u << LKS_F16 | 1u << LKS_BF16 | 1u << LKS_C64 | 1u << LKS_C128;
+    const unsigned which =
+        1u << LKS_F32 | 1u << LKS_F64 | 1u << LKS_F16 | 1u << LKS_BF16 | 1u << LKS_C64 | 1u << LKS_C128;
     return dtype >= 0 && which >> dtype & 1;
 }
 /* Fills v (row-major). */
