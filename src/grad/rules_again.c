@@ -149,9 +149,13 @@ lks_status lksi_again_cross_entropy(lksi_back *b)
     double s = b->attr->loss.smoothing;
     int classes = 1, how = b->attr->loss.reduction;
     if (!logp) return lksi_rule_failed(b);
-    /* A mean is a sum over the count, a constant; where that is 0 no row looks at g. */
-    if (how == LKS_REDUCTION_MEAN || how == LKS_REDUCTION_MEAN_NAN)
-        g = lks_div(g, lks_to(lksi_back_out(b, 2), g->v.dtype));
+    /* A mean is a sum over the count, a constant; where that is 0 MEAN has no gradient. */
+    if (how == LKS_REDUCTION_MEAN || how == LKS_REDUCTION_MEAN_NAN) {
+        lks_tensor *count = lks_to(lksi_back_out(b, 2), g->v.dtype);
+        lks_tensor *one = lks_full(b->ctx, g->v.dtype, 0, NULL, 1), *none = lks_full(b->ctx, g->v.dtype, 0, NULL, 0);
+        if (how == LKS_REDUCTION_MEAN) count = lks_where(lks_eq(count, none), one, count);
+        g = lks_div(g, count);
+    }
     lks_tensor *d = of_nll(b, s ? lks_mul_scalar(g, 1 - s) : g, weight, logp);
     if (s) {
         lks_tensor *rows = over(of_nll(b, g, lks_none, logp), 1, &classes);
