@@ -355,46 +355,137 @@ static int optimizer(const char *name, int reduced, result *r)
 
 /* --- single ops, forward and backward --- */
 
-typedef struct point { const char *name; lks_tensor *x, *dy, *target, *w, *b; } point;
+typedef struct point { lks_tensor *x, *target, *w, *b, *more[4], *dy; } point;
+
+static lks_tensor *layer_norm(point *p) { return lks_layer_norm(p->x, 1, p->w, p->b, 1e-5); }
+static lks_tensor *rms_norm(point *p) { return lks_rms_norm(p->x, 1, p->w, 1e-5); }
+static lks_tensor *batch_norm(point *p)
+{
+    return lks_batch_norm(p->x, p->w, p->b, LKS_NONE, LKS_NONE, LKS_NONE, LKS_NONE, 1, 0.1, 1e-5);
+}
+static lks_tensor *group_norm(point *p) { return lks_group_norm(p->x, 8, p->w, p->b, 1e-5); }
+static lks_tensor *softmax(point *p) { return lks_softmax(p->x, 1); }
+static lks_tensor *gelu(point *p) { return lks_gelu(p->x, 0); }
+static lks_tensor *gelu_tanh(point *p) { return lks_gelu(p->x, 1); }
+static lks_tensor *relu(point *p) { return lks_relu(p->x); }
+static lks_tensor *cross_entropy(point *p)
+{
+    return lks_cross_entropy(p->x, p->target, LKS_IGNORE_INDEX, 0, LKS_REDUCTION_MEAN);
+}
+static lks_tensor *mse(point *p) { return lks_mse_loss(p->x, p->target, LKS_REDUCTION_MEAN); }
+static lks_tensor *bce(point *p)
+{
+    return lks_binary_cross_entropy_with_logits(p->x, p->target, LKS_NONE, LKS_NONE, LKS_REDUCTION_MEAN);
+}
+static lks_tensor *cumsum(point *p) { return lks_cumsum(p->x, 1, LKS_DTYPE_NONE); }
+static const int64_t two[2] = {2, 2}, zero[2] = {0, 0};
+static lks_tensor *max_pool(point *p) { return lks_max_pool2d(p->x, two, two, zero); }
+static lks_tensor *avg_pool(point *p) { return lks_avg_pool(p->x, two, two, zero, 0, 1, 0); }
+static lks_tensor *grid_sample(point *p)
+{
+    return lks_grid_sample(p->x, p->target, LKS_SAMPLE_BILINEAR, LKS_SAMPLE_ZEROS, 0);
+}
+static lks_tensor *lstm(point *p)
+{
+    lks_tensor *y = NULL;
+    return lks_lstm(p->x, LKS_NONE, LKS_NONE, LKS_NONE, 4, p->more, 0, 1, 0, &y, NULL, NULL) == LKS_OK ? y : NULL;
+}
+static lks_tensor *gru(point *p)
+{
+    lks_tensor *y = NULL;
+    return lks_gru(p->x, LKS_NONE, LKS_NONE, 4, p->more, 0, 1, 0, &y, NULL) == LKS_OK ? y : NULL;
+}
+
+/* Of the target: labels; numbers of [0, 1) of x's shape; places to look at, [N, H, W, 2]. */
+enum { NOTHING, LABELS, SHARES, GRID };
+static const struct single {
+    const char *name;
+    lks_tensor *(*f)(point *p);
+    int ndim;
+    int64_t shape[4];
+    int target, gates; /* gates: of a recurrent layer as wide as its input */
+    double moves;      /* arrays of x's size that must be read or written, forward and backward */
+} single[] = {
+    {"layernorm", layer_norm, 2, {4096, 1024}, NOTHING, 0, 5},
+    {"softmax", softmax, 2, {4096, 1024}, NOTHING, 0, 5},
+    {"crossentropy", cross_entropy, 2, {4096, 1024}, LABELS, 0, 2},
+    {"gelu", gelu, 2, {4096, 1024}, NOTHING, 0, 5},
+    {"gelutanh", gelu_tanh, 2, {4096, 1024}, NOTHING, 0, 5},
+    {"relu", relu, 2, {4096, 1024}, NOTHING, 0, 5},
+    {"rmsnorm", rms_norm, 2, {4096, 1024}, NOTHING, 0, 5},
+    {"batchnorm", batch_norm, 4, {16, 64, 64, 64}, NOTHING, 0, 7},
+    {"groupnorm", group_norm, 4, {16, 64, 64, 64}, NOTHING, 0, 5},
+    {"mse", mse, 2, {4096, 1024}, SHARES, 0, 5},
+    {"bcelogits", bce, 2, {4096, 1024}, SHARES, 0, 5},
+    {"cumsum", cumsum, 2, {4096, 1024}, NOTHING, 0, 4},
+    {"maxpool", max_pool, 4, {16, 64, 64, 64}, NOTHING, 0, 2.75},
+    {"avgpool", avg_pool, 4, {16, 64, 64, 64}, NOTHING, 0, 2.5},
+    {"gridsample", grid_sample, 4, {4, 16, 128, 128}, GRID, 0, 5},
+    {"lstm", lstm, 3, {32, 64, 256}, NOTHING, 4, 0},
+    {"gru", gru, 3, {32, 64, 256}, NOTHING, 3, 0},
+};
+typedef struct running { const struct single *op; point p; } running;
 
 static int one_point(void *user)
 {
-    point *p = user;
-    const char *n = p->name;
+    running *r = user;
+    point *p = &r->p;
     lks_scope_begin(ctx);
     lks_zero_grad(p->x);
-    lks_tensor *y = NULL;
-    if (!strcmp(n, "layernorm")) y = lks_layer_norm(p->x, 1, p->w, p->b, 1e-5);
-    else if (!strcmp(n, "softmax")) y = lks_softmax(p->x, 1);
-    else if (!strcmp(n, "gelu")) y = lks_gelu(p->x, 0);
-    else if (!strcmp(n, "gelutanh")) y = lks_gelu(p->x, 1);
-    else if (!strcmp(n, "relu")) y = lks_relu(p->x);
-    else y = lks_cross_entropy(p->x, p->target, LKS_IGNORE_INDEX, 0, LKS_REDUCTION_MEAN);
-    int bad = lks_backward(y, p->target ? LKS_NONE : p->dy, 0) != LKS_OK;
+    for (int i = 0; r->op->gates && i < 4; i++) lks_zero_grad(p->more[i]);
+    if (r->op->target == GRID) lks_zero_grad(p->target);
+    int bad = lks_backward(r->op->f(p), p->dy, 0) != LKS_OK;
     lks_scope_end(ctx);
     return bad;
 }
 
-static int pointwise(const char *name, int reduced, result *r)
+static lks_tensor *target_of(const struct single *op, lks_dtype d)
 {
-    int64_t shape[2] = {4096, 1024}, rows = 4096, cols = 1024, *labels = calloc(4096, sizeof *labels);
+    int64_t grid[4] = {op->shape[0], op->shape[2], op->shape[3], 2}, rows = op->shape[0];
+    if (op->target == NOTHING) return LKS_NONE;
+    if (op->target == LABELS) return lks_arange(ctx, LKS_I64, rows < op->shape[1] ? rows : op->shape[1]);
+    lks_tensor *t = lks_empty(ctx, d, op->target == GRID ? 4 : op->ndim, op->target == GRID ? grid : op->shape);
+    return t && lks_uniform_(t, op->target == GRID ? -1 : 0, 1) == LKS_OK ? t : NULL;
+}
+
+static int pointwise(const char *name, int reduced, result *res)
+{
     lks_dtype d = reduced ? LKS_BF16 : LKS_F32;
-    int loss = !strcmp(name, "crossentropy");
-    if (!labels) return 1;
-    for (int i = 0; i < 4096; i++) labels[i] = i % 1024;
+    running r = {.op = single};
+    point *p = &r.p;
+    while (strcmp(r.op->name, name)) r.op++;
+    const struct single *op = r.op;
+    int64_t channels = op->shape[op->ndim == 4 ? 1 : op->ndim - 1], n = 1, wide = op->gates * channels;
+    int64_t matrix[2] = {wide, channels};
+    for (int i = 0; i < op->ndim; i++) n *= op->shape[i];
     lks_scope_begin(ctx);
-    point p = {.name = name, .x = lks_empty(ctx, d, 2, shape), .dy = lks_full(ctx, d, 2, shape, 0.25)};
-    int bad = !p.x || !p.dy || lks_normal_(p.x, 0, 1) || lks_set_requires_grad(p.x, 1);
-    p.w = lks_full(ctx, LKS_F32, 1, &cols, 1);
-    p.b = lks_full(ctx, LKS_F32, 1, &cols, 0);
-    if (loss) p.target = lks_from_host(ctx, LKS_I64, 1, &rows, labels);
+    p->x = lks_empty(ctx, d, op->ndim, op->shape);
+    p->target = target_of(op, d);
+    if (op->target == LABELS && op->shape[0] > op->shape[1]) { /* 0, 1, ... over and over */
+        int64_t fold[2] = {op->shape[0] / op->shape[1], op->shape[1]};
+        p->target = lks_contiguous(lks_reshape(lks_expand(p->target, 2, fold), 1, op->shape));
+    }
+    int bad = !p->x || !p->target || lks_normal_(p->x, 0, 1) || lks_set_requires_grad(p->x, 1);
+    p->w = lks_full(ctx, LKS_F32, 1, &channels, 1);
+    p->b = lks_full(ctx, LKS_F32, 1, &channels, 0);
+    if (op->target == GRID) bad = bad || lks_set_requires_grad(p->target, 1);
+    for (int i = 0; i < 4 && op->gates && !bad; i++) {
+        p->more[i] = lks_empty(ctx, d, i < 2 ? 2 : 1, i < 2 ? matrix : &wide);
+        bad = !p->more[i] || lks_uniform_(p->more[i], -0.06, 0.06) || lks_set_requires_grad(p->more[i], 1);
+    }
+    lks_no_grad_begin(ctx);
+    lks_tensor *y = bad ? NULL : op->f(p);
+    lks_no_grad_end(ctx);
+    p->dy = !y ? NULL : lks_ndim(y) ? lks_full(ctx, lks_dtype_of(y), lks_ndim(y), lks_shape(y), 0.25) : LKS_NONE;
+    bad = bad || !p->dy;
     if (!bad) {
-        r->seconds = median(one_point, &p, 0.05, &r->quiet);
-        r->limit = (loss ? 2 : 5) * 4096.0 * 1024 * lks_dtype_size(d) / bandwidth;
+        res->seconds = median(one_point, &r, 0.05, &res->quiet);
+        res->limit = op->moves * (double)n * lks_dtype_size(d) / bandwidth;
+        if (op->gates) /* three products of both matrices a step */
+            res->limit = 3 * 2.0 * (double)n * 2 * (double)wide / (reduced ? rate16 : rate);
     }
     lks_scope_end(ctx);
-    free(labels);
-    return bad || r->seconds < 0;
+    return bad || res->seconds < 0;
 }
 
 /* 100 ops on 16 floats; seconds an op. */
@@ -519,6 +610,17 @@ static const struct { const char *name; int (*run)(const char *, int, result *);
     {"gelu", pointwise, F32 | BF16 | ALONE},
     {"gelutanh", pointwise, F32 | BF16 | ALONE},
     {"relu", pointwise, F32 | BF16 | ALONE},
+    {"rmsnorm", pointwise, F32 | ALONE},
+    {"batchnorm", pointwise, F32 | ALONE},
+    {"groupnorm", pointwise, F32 | ALONE},
+    {"mse", pointwise, F32 | ALONE},
+    {"bcelogits", pointwise, F32 | ALONE},
+    {"cumsum", pointwise, F32 | ALONE},
+    {"maxpool", pointwise, F32 | ALONE},
+    {"avgpool", pointwise, F32 | ALONE},
+    {"gridsample", pointwise, F32 | ALONE},
+    {"lstm", pointwise, F32 | ALONE},
+    {"gru", pointwise, F32 | ALONE},
     {"small", small, F32 | ALONE},
     {"mlp64", train, F32 | BF16 | ALONE | RANKS},
     {"mlp512", train, F32 | BF16 | ALONE | RANKS},

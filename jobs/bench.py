@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-3-Clause
-"""The rows of bench.c in PyTorch, for jobs/bench-table: a line "ROW seconds peak-bytes quiet-rounds" each, tabs between.
+"""The rows of bench.c in PyTorch, for jobs/bench-table: a line "ROW seconds peak-bytes quiet-rounds" each, by tabs.
 
     bench.py [-t THREADS] [-r ROUNDS] [-d DIR] [ROW...]
     mpirun is not needed for --ranks 2: gloo starts its own processes (rows mlp64, mlp512, gpts, gptl, allreduce)
@@ -17,6 +17,8 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 SHAPES = {"gpts": (4, 128, 4, 128, 8), "gptl": (6, 384, 6, 256, 4)}
+SINGLE = ("rmsnorm", "batchnorm", "groupnorm", "mse", "bcelogits", "cumsum", "maxpool", "avgpool", "gridsample", "lstm",
+          "gru")
 SHARED = ("mlp64", "mlp512", "gpts", "gptl", "allreduce")
 
 
@@ -132,19 +134,45 @@ def unscale():
     return run
 
 
+def first(layer):
+    """The output of a recurrent layer, without its states."""
+    return lambda z: layer(z)[0]
+
+
 def pointwise(name, dtype):
-    x = torch.randn(4096, 1024).to(dtype).requires_grad_()
-    dy = torch.full((4096, 1024), 0.25).to(dtype)
+    """Forward and backward of one op, on the shapes of bench.c."""
+    image, flat = (16, 64, 64, 64), (4096, 1024)
     target = torch.arange(4096) % 1024
-    norm = nn.LayerNorm(1024, dtype=torch.float32 if dtype == torch.float32 else dtype).requires_grad_(False)
-    fn = {"layernorm": norm, "softmax": lambda z: F.softmax(z, 1), "gelu": F.gelu, "relu": F.relu,
-          "gelutanh": lambda z: F.gelu(z, approximate="tanh"),
-          "crossentropy": lambda z: F.cross_entropy(z, target)}[name]
+    shares = torch.rand(flat).to(dtype)
+    grid = (torch.rand(4, 128, 128, 2) * 2 - 1).to(dtype).requires_grad_()
+    fixed = {"dtype": dtype}
+    shape, make = {
+        "layernorm": (flat, lambda: nn.LayerNorm(1024, **fixed).requires_grad_(False)),
+        "softmax": (flat, lambda: lambda z: F.softmax(z, 1)),
+        "gelu": (flat, lambda: F.gelu),
+        "gelutanh": (flat, lambda: lambda z: F.gelu(z, approximate="tanh")),
+        "relu": (flat, lambda: F.relu),
+        "crossentropy": (flat, lambda: lambda z: F.cross_entropy(z, target)),
+        "rmsnorm": (flat, lambda: nn.RMSNorm(1024, eps=1e-5, **fixed).requires_grad_(False)),
+        "batchnorm": (image, lambda: nn.BatchNorm2d(64, track_running_stats=False, **fixed).requires_grad_(False)),
+        "groupnorm": (image, lambda: nn.GroupNorm(8, 64, **fixed).requires_grad_(False)),
+        "mse": (flat, lambda: lambda z: F.mse_loss(z, shares)),
+        "bcelogits": (flat, lambda: lambda z: F.binary_cross_entropy_with_logits(z, shares)),
+        "cumsum": (flat, lambda: lambda z: torch.cumsum(z, 1)),
+        "maxpool": (image, lambda: lambda z: F.max_pool2d(z, 2)),
+        "avgpool": (image, lambda: lambda z: F.avg_pool2d(z, 2)),
+        "gridsample": ((4, 16, 128, 128), lambda: lambda z: F.grid_sample(z, grid, align_corners=False)),
+        "lstm": ((32, 64, 256), lambda: first(nn.LSTM(256, 256, batch_first=True, **fixed))),
+        "gru": ((32, 64, 256), lambda: first(nn.GRU(256, 256, batch_first=True, **fixed))),
+    }[name]
+    fn = make()
+    x = torch.randn(shape).to(dtype).requires_grad_()
+    y = fn(x)
+    dy = torch.full(y.shape, 0.25, dtype=y.dtype) if y.ndim else None
 
     def run():
-        x.grad = None
-        y = fn(x)
-        y.backward() if y.ndim == 0 else y.backward(dy)
+        x.grad = grid.grad = None
+        fn(x).backward(dy)
 
     return run
 
@@ -191,9 +219,9 @@ def work(row, folder, ranks):
     if name == "allreduce":
         t = torch.zeros(10000000)
         return (lambda: torch.distributed.all_reduce(t)), 0, 1
-    if name in ("layernorm", "softmax", "crossentropy", "gelu", "gelutanh", "relu"):
-        return pointwise(name, dtype), 0.05, 1
-    return trainer(name, kind == "bf16", ranks), 0.2, 1
+    if name in SHARED or name == "cnn":
+        return trainer(name, kind == "bf16", ranks), 0.2, 1
+    return pointwise(name, dtype), 0.05, 1
 
 
 def slow_bfloat16():
@@ -209,9 +237,9 @@ def slow_bfloat16():
 
 
 def rows_of(names, ranks):
-    every = ["product", "adamw", "unscale", "layernorm", "softmax", "crossentropy", "gelu", "gelutanh", "relu", "small",
-             "mlp64", "mlp512", "cnn", "gpts", "gptl", "allreduce", "checkpoint"]
-    plain = ("unscale", "small", "allreduce", "checkpoint")
+    every = ["product", "adamw", "unscale", "layernorm", "softmax", "crossentropy", "gelu", "gelutanh", "relu", *SINGLE,
+             "small", "mlp64", "mlp512", "cnn", "gpts", "gptl", "allreduce", "checkpoint"]
+    plain = SINGLE + ("unscale", "small", "allreduce", "checkpoint")
     if slow_bfloat16():
         print("bench.py: PyTorch has no fast bfloat16 products on this processor: rows left out", file=sys.stderr)
         plain += ("product", "mlp64", "mlp512", "cnn", "gpts", "gptl")
