@@ -357,6 +357,30 @@ static void accuracy(const char *isa)
     }
 }
 
+/* relu of 16-bit floats looks at bits alone: the same as by way of float32, for every pattern. */
+static void relu_of_halves(const char *isa)
+{
+    enum { ALL = 65536 };
+    static uint16_t x[ALL + 7], z[ALL + 7], y[ALL + 7], dx[ALL + 7];
+    int64_t n[1] = {ALL + 7}; /* not whole vectors */
+    for (int t = 0; t < 2; t++) {
+        int dtype = t ? LKS_F16 : LKS_BF16, wrong = 0;
+        for (int i = 0; i < ALL + 7; i++) x[i] = (uint16_t)i, z[i] = (uint16_t)(i * 40503u + 977);
+        lksi_view in[2] = {view_of(x, dtype, 1, n), view_of(z, dtype, 1, n)};
+        lksi_view out = view_of(y, dtype, 1, n), back = view_of(dx, dtype, 1, n);
+        kernels_run(&k, LKSI_OP_relu, 1, in, NULL, 1, &out);
+        kernels_run(&k, LKSI_OP_relu_backward, 2, in, NULL, 1, &back);
+        for (int i = 0; i < ALL + 7; i++) {
+            float v = t ? lksi_f16_to_f32(x[i]) : lksi_bf16_to_f32(x[i]);
+            float w = t ? lksi_f16_to_f32(z[i]) : lksi_bf16_to_f32(z[i]);
+            float r = v <= 0 ? 0 : v, d = w <= 0 ? 0 : v;
+            wrong += y[i] != (t ? lksi_f32_to_f16(r) : lksi_f32_to_bf16(r));
+            wrong += dx[i] != (t ? lksi_f32_to_f16(d) : lksi_f32_to_bf16(d));
+        }
+        is_int(wrong, 0, "%s: relu and its gradient of every %s", isa, lks_dtype_name(dtype));
+    }
+}
+
 static void specials(const char *isa)
 {
     double inf = INFINITY;
@@ -715,6 +739,7 @@ int main(void)
         halves(isas[i]);
         accuracy(isas[i]);
         specials(isas[i]);
+        relu_of_halves(isas[i]);
         integers(isas[i]);
         fills(isas[i]);
         random_rows(isas[i]);

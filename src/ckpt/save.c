@@ -11,6 +11,7 @@
 #include "ckpt/ckpt.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -262,43 +263,135 @@ static lks_status lay_out(saving *s)
 
 /* --- every rank: data --------------------------------------------------------------------------------------------- */
 
+/* While one piece is written by a thread of ours the next one is fetched and hashed. The thread only writes: errors
+ * are recorded, and devices asked, by the caller's. */
 typedef struct sink {
-    int fd, direct; /* direct: -1 = not to be had */
-    char *room, *buffer; /* buffer: aligned, LKSI_CKPT_WRITE bytes in room */
+    int fd, direct;  /* direct: -1 = not to be had */
+    char *room;      /* of both buffers */
+    char *buffer[2]; /* aligned, LKSI_CKPT_WRITE bytes each */
+    int turn;
+    /* the piece that is being written */
+    const char *host;
+    int64_t offset, bytes, past; /* past: of bytes, those past the cache */
+    int busy, quit, error, started;
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
 } sink;
 
 /* The bytes of a piece, in the buffer if they are to be written past the cache. */
-static lks_status fetch(saving *s, sink *k, const char *device, int64_t bytes, int copy, const char **host)
+static lks_status fetch(saving *s, char *buffer, const char *device, int64_t bytes, int copy, const char **host)
 {
     lksi_device *d = s->ctx->dev;
     const char *view = d->be->host_view(d->self, (void *)(uintptr_t)device);
-    *host = k->buffer;
-    if (!view) return lksi_device_read(d, k->buffer, device, bytes);
-    if (copy) memcpy(k->buffer, view, (size_t)bytes);
+    *host = buffer;
+    if (!view) return lksi_device_read(d, buffer, device, bytes);
+    if (copy) memcpy(buffer, view, (size_t)bytes);
     else *host = view;
     return LKS_OK;
+}
+
+/* errno of the failure, 0. */
+static int put_piece(sink *k)
+{
+    int64_t done = 0;
+    while (done < k->past && k->direct >= 0) {
+        ssize_t n = pwrite(k->direct, k->host + done, (size_t)(k->past - done), (off_t)(k->offset + done));
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0 && errno != EINVAL) return errno;
+        if (n <= 0 || n % DIRECT_ALIGN) { /* refused here: go on through the cache */
+            close(k->direct);
+            __atomic_store_n(&k->direct, -1, __ATOMIC_RELAXED);
+            break;
+        }
+        done += n;
+    }
+    while (done < k->bytes) {
+        ssize_t n = pwrite(k->fd, k->host + done, (size_t)(k->bytes - done), (off_t)(k->offset + done));
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return n ? errno : ENOSPC;
+        done += n;
+    }
+    return 0;
+}
+
+static void *write_pieces(void *arg)
+{
+    sink *k = arg;
+    pthread_mutex_lock(&k->lock);
+    while (!k->quit) {
+        if (k->busy) {
+            pthread_mutex_unlock(&k->lock);
+            int error = put_piece(k);
+            pthread_mutex_lock(&k->lock);
+            k->error = error;
+            k->busy = 0;
+            pthread_cond_signal(&k->changed);
+        } else {
+            pthread_cond_wait(&k->changed, &k->lock);
+        }
+    }
+    pthread_mutex_unlock(&k->lock);
+    return NULL;
+}
+
+static void start(sink *k)
+{
+    sigset_t all, old;
+    pthread_mutex_init(&k->lock, NULL);
+    pthread_cond_init(&k->changed, NULL);
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    k->started = !pthread_create(&k->thread, NULL, write_pieces, k); /* else each piece is waited for */
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+}
+
+/* What was handed over is written, or has failed. */
+static lks_status written(saving *s, sink *k)
+{
+    pthread_mutex_lock(&k->lock);
+    while (k->busy) pthread_cond_wait(&k->changed, &k->lock);
+    int error = k->error;
+    k->error = 0;
+    pthread_mutex_unlock(&k->lock);
+    return error ? lksi_ckpt_write_error(s->b, s->where, s->tmp, error) : LKS_OK;
+}
+
+static lks_status stop(saving *s, sink *k, lks_status status)
+{
+    lks_status last = written(s, k);
+    if (k->started) {
+        pthread_mutex_lock(&k->lock);
+        k->quit = 1;
+        pthread_cond_signal(&k->changed);
+        pthread_mutex_unlock(&k->lock);
+        pthread_join(k->thread, NULL);
+    }
+    pthread_cond_destroy(&k->changed);
+    pthread_mutex_destroy(&k->lock);
+    return status == LKS_OK ? last : status;
 }
 
 static lks_status write_piece(saving *s, sink *k, const item *i, int64_t at, int64_t bytes)
 {
     const char *host;
-    int64_t direct = k->direct >= 0 && bytes >= DIRECT_LEAST ? bytes / DIRECT_ALIGN * DIRECT_ALIGN : 0,
-            offset = i->offset + at;
-    TRY(fetch(s, k, i->data + at, bytes, direct > 0, &host));
+    int direct = __atomic_load_n(&k->direct, __ATOMIC_RELAXED) >= 0;
+    int64_t past = direct && bytes >= DIRECT_LEAST ? bytes / DIRECT_ALIGN * DIRECT_ALIGN : 0;
+    char *buffer = k->buffer[k->turn];
+    k->turn = !k->turn;
+    TRY(fetch(s, buffer, i->data + at, bytes, past > 0, &host));
     lksi_ckpt_hash_blocks(host, bytes, s->hash + i->first_block + at / LKSI_CKPT_BLOCK);
-    int64_t done = 0;
-    while (done < direct) {
-        ssize_t n = pwrite(k->direct, host + done, (size_t)(direct - done), (off_t)(offset + done));
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0 && errno != EINVAL) return lksi_ckpt_write_error(s->b, s->where, s->tmp, errno);
-        if (n <= 0 || n % DIRECT_ALIGN) { /* refused here: go on through the cache */
-            close(k->direct);
-            k->direct = -1;
-            break;
-        }
-        done += n;
+    TRY(written(s, k));
+    k->host = host, k->offset = i->offset + at, k->bytes = bytes, k->past = past;
+    if (!k->started) {
+        int error = put_piece(k);
+        return error ? lksi_ckpt_write_error(s->b, s->where, s->tmp, error) : LKS_OK;
     }
-    return lksi_ckpt_write(s->b, s->where, k->fd, s->tmp, offset + done, host + done, bytes - done);
+    pthread_mutex_lock(&k->lock);
+    k->busy = 1;
+    pthread_cond_signal(&k->changed);
+    pthread_mutex_unlock(&k->lock);
+    return LKS_OK;
 }
 
 static lks_status write_share(saving *s)
@@ -310,9 +403,10 @@ static lks_status write_share(saving *s)
             last = first + q + (rank < r);
     int64_t half = first + (last - first) / 2, killed = 0;
     if (first < last) {
-        k.room = lksi_alloc(s->b, LKSI_CKPT_WRITE + DIRECT_ALIGN);
+        k.room = lksi_alloc(s->b, 2 * LKSI_CKPT_WRITE + DIRECT_ALIGN);
         if (!k.room) return LKS_ERR_MEMORY;
-        k.buffer = k.room + (DIRECT_ALIGN - (uintptr_t)k.room % DIRECT_ALIGN) % DIRECT_ALIGN;
+        k.buffer[0] = k.room + (DIRECT_ALIGN - (uintptr_t)k.room % DIRECT_ALIGN) % DIRECT_ALIGN;
+        k.buffer[1] = k.buffer[0] + LKSI_CKPT_WRITE;
         if (k.fd < 0 && (k.fd = open(s->tmp, O_WRONLY | O_CLOEXEC | O_NOFOLLOW)) < 0)
             status = lksi_ckpt_write_error(s->b, s->where, s->tmp, errno);
 #ifdef O_DIRECT
@@ -320,6 +414,7 @@ static lks_status write_share(saving *s)
 #endif
         if (status == LKS_OK) status = lksi_device_synchronize(s->ctx->dev);
     }
+    start(&k);
     for (int64_t n = 0; n < s->items && status == LKS_OK; n++) {
         const item *i = &s->it[n];
         int64_t end_block = i->first_block + lksi_ckpt_blocks(i->bytes);
@@ -330,12 +425,15 @@ static lks_status write_share(saving *s)
         for (; at < end && status == LKS_OK; at += LKSI_CKPT_WRITE) {
             if (!killed && i->first_block + at / LKSI_CKPT_BLOCK >= half) {
                 killed = 1;
+                status = written(s, &k);
                 lksi_fault_point(s->b, "mid-write");
+                if (status != LKS_OK) break;
             }
             status = write_piece(s, &k, i, at, end - at < LKSI_CKPT_WRITE ? end - at : LKSI_CKPT_WRITE);
         }
     }
     if (!killed) lksi_fault_point(s->b, "mid-write");
+    status = stop(s, &k, status);
     if (k.direct >= 0) close(k.direct);
     if (k.fd >= 0 && k.fd != s->fd) {
         if (fsync(k.fd) && status == LKS_OK) status = lksi_ckpt_write_error(s->b, s->where, s->tmp, errno);

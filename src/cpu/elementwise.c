@@ -409,6 +409,61 @@ static lks_status run(lksi_cpu *cpu, const lksi_args *a, const loops *l)
     return LKS_OK;
 }
 
+/* --- relu of 16-bit floats ---
+ * Nothing is computed, so nothing is converted: the sign says what passes, and a NaN is made quiet as a conversion
+ * would. */
+
+typedef int16_t bits16 __attribute__((vector_size(64)));
+typedef int16_t bits16_u __attribute__((vector_size(64), aligned(2)));
+enum { BITS = 32 };
+
+typedef struct halves {
+    int16_t *y;
+    const int16_t *x, *z; /* z: of relu_backward, else x */
+    int16_t inf, quiet;
+} halves;
+
+static inline bits16 pass_halves(bits16 x, bits16 z, int16_t inf, int16_t quiet)
+{
+    bits16 pass = ((z & 0x7fff) > inf) | (z > 0), nan = (x & 0x7fff) > inf;
+    return pass & (x | (nan & quiet));
+}
+
+static void relu_halves(void *arg, int64_t begin, int64_t end, int worker)
+{
+    const halves *h = arg;
+    (void)worker;
+    int64_t i = begin;
+    for (; i + BITS <= end; i += BITS)
+        *(bits16_u *)(h->y + i) =
+            pass_halves(*(const bits16_u *)(h->x + i), *(const bits16_u *)(h->z + i), h->inf, h->quiet);
+    if (i < end) {
+        bits16 x = {0}, z = {0}, y;
+        memcpy(&x, h->x + i, (size_t)(end - i) * 2);
+        memcpy(&z, h->z + i, (size_t)(end - i) * 2);
+        y = pass_halves(x, z, h->inf, h->quiet);
+        memcpy(h->y + i, &y, (size_t)(end - i) * 2);
+    }
+}
+
+/* 1 if this was such a case. */
+static int on_halves(lksi_cpu *cpu, const lksi_args *a)
+{
+    const lksi_view *y = &a->out[0];
+    if ((y->dtype != LKS_F16 && y->dtype != LKS_BF16) || !lksi_is_contiguous(y)) return 0;
+    for (int i = 0; i < a->nin; i++) {
+        const lksi_view *v = &a->in[i];
+        if (v->dtype != y->dtype || v->ndim != y->ndim || !lksi_is_contiguous(v) ||
+            memcmp(v->shape, y->shape, (size_t)y->ndim * sizeof(int64_t)))
+            return 0;
+    }
+    halves h = {y->data, a->in[0].data, a->in[a->nin - 1].data, y->dtype == LKS_F16 ? 0x7c00 : 0x7f80,
+                y->dtype == LKS_F16 ? 0x200 : 0x40};
+    int64_t n = lksi_count(y);
+    if (n > 0) lksi_parallel(cpu, n, 2 * LKSI_GRAIN, relu_halves, &h);
+    return 1;
+}
+
 /* --- kernels ------------------------------------------------------------------------------------------------------ */
 
 #define FLOATS(name) [LKSI_CLASS_F32] = name##_f32, [LKSI_CLASS_F64] = name##_f64
@@ -431,14 +486,22 @@ KERNEL(log, FLOATS(log))
 KERNEL(sqrt, FLOATS(sqrt))
 KERNEL(tanh, FLOATS(tanh))
 KERNEL(sigmoid, FLOATS(sigmoid))
-KERNEL(relu, ALL(relu))
+LKSI_KERNEL(relu)
+{
+    static const loops l = {.of = {ALL(relu)}};
+    return on_halves(cpu, a) ? LKS_OK : run(cpu, a, &l);
+}
+LKSI_KERNEL(relu_backward)
+{
+    static const loops l = {.of = {FLOATS(relu_backward)}};
+    return on_halves(cpu, a) ? LKS_OK : run(cpu, a, &l);
+}
 KERNEL(sin, FLOATS(sin))
 KERNEL(cos, FLOATS(cos))
 KERNEL(tan, FLOATS(tan))
 KERNEL(sqrt_backward, FLOATS(sqrt_backward))
 KERNEL(tanh_backward, FLOATS(tanh_backward))
 KERNEL(sigmoid_backward, FLOATS(sigmoid_backward))
-KERNEL(relu_backward, FLOATS(relu_backward))
 KERNEL(fake_quantize_per_tensor_affine, FLOATS(fake_quantize))
 KERNEL(fake_quantize_backward, FLOATS(fake_quantize_backward))
 

@@ -134,6 +134,23 @@ static void NAME(pack_a_panels)(REAL *restrict to, const lksi_gemm *g, int64_t i
     }
 }
 
+/* What store (below) does where C lies by columns. bias: one for each row. */
+static __attribute__((noinline)) void NAME(store_columns)(const lksi_gemm *g, int64_t i, int64_t j, int64_t mr,
+                                                          int64_t nr, const REAL *t, int64_t ldt, int add, int bias)
+{
+    REAL own[MR] = {0};
+    for (int64_t r = 0; r < mr && bias; r++)
+        NAME(io_load)(own + r, io_at(g->bias, g->bias_dtype, (i + r) * g->bias_rs), g->bias_dtype, 1, 1);
+    for (int64_t q = 0; q < nr; q++) {
+        REAL *c = (REAL *)g->c + i + (j + q) * g->c_cs;
+        for (int64_t r = 0; r < mr; r++) {
+            REAL x = t[r * ldt + q];
+            if (add) x = c[r] + x;
+            c[r] = bias ? x + own[r] : x;
+        }
+    }
+}
+
 /* C rows i.., columns j.. [mr, nr] = t [mr, ldt] (+ C if add); in the end scaled, and with the bias (bias_j if it is
  * the same for all rows). */
 static void NAME(store)(const lksi_gemm *g, int64_t i, int64_t j, int64_t mr, int64_t nr, const REAL *t, int64_t ldt,
@@ -142,6 +159,11 @@ static void NAME(store)(const lksi_gemm *g, int64_t i, int64_t j, int64_t mr, in
     REAL row[NR], own[NR];
     int bias = end && g->bias, scale = end && g->scaled;
     REAL alpha = (REAL)g->alpha, beta = scale ? (REAL)g->beta : 1;
+    if (g->c_rs == 1 && g->c_cs != 1 && g->c_dtype == REAL_DTYPE && !scale &&
+        (!bias || (!bias_j && g->bias_cs == 0))) {
+        NAME(store_columns)(g, i, j, mr, nr, t, ldt, add, bias);
+        return;
+    }
     for (int64_t r = 0; r < mr; r++, t += ldt) {
         void *c = io_at(g->c, g->c_dtype, (i + r) * g->c_rs + j * g->c_cs);
         const REAL *x = t;

@@ -298,6 +298,11 @@ lks_status LKSI_LOCAL(gemm)(lksi_cpu *cpu, const lksi_args *a, const lksi_gemm *
     for (int d = 0; d < g.nbatch; d++) batch *= g.batch[d];
     if (g.m == 0 || g.n == 0 || batch == 0) return LKS_OK;
     if (g.n <= THIN && g.m > THIN) swap_sides(&g);
+    int reduced = g.a_dtype == LKS_BF16 && g.b_dtype == LKS_BF16 && lksi_onednn_bf16(cpu);
+    /* x W^T with few rows: to pack all of W for them costs more than to write the result by columns. */
+    if (!g.scaled && !reduced && g.b_rs == 1 && g.b_cs != 1 && g.a_cs == 1 && g.m > THIN && g.n > THIN &&
+        g.c_dtype == (g.a_dtype == LKS_F64 ? LKS_F64 : LKS_F32) && 2 * g.m * (g.k + 2 * g.n) <= g.n * g.k)
+        swap_sides(&g);
     int workers = lksi_cpu_workers(cpu);
     double work = (double)g.m * (double)g.n * (double)(g.k + 8) * (double)batch;
     if (work < 2e5) workers = 1; /* a few microseconds: less than waking others */
@@ -329,7 +334,7 @@ lks_status LKSI_LOCAL(gemm)(lksi_cpu *cpu, const lksi_args *a, const lksi_gemm *
     }
     int64_t bytes;
     double piece_work = (double)piece.m * (double)piece.n * (double)piece.k;
-    if (!thin && g.a_dtype == LKS_BF16 && g.b_dtype == LKS_BF16 && piece_work > 1e5 && lksi_onednn_bf16(cpu) &&
+    if (!thin && reduced && piece_work > 1e5 &&
         lksi_onednn_prepare(cpu, &g, s.rows, s.columns, &bytes)) {
         s.onednn = 1;
         if (bytes > s.bytes) s.bytes = bytes;
