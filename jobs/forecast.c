@@ -137,7 +137,7 @@ int main(int argc, char **argv)
     lks_params *ps = NULL;
     lks_optim *opt = NULL;
     lks_dp *dp = NULL;
-    net f = {NULL};
+    net f = {0};
     double ratio = 0;
     lks_status s;
 

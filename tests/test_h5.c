@@ -107,7 +107,10 @@ static void fill(const char *path, const int64_t offset[8])
                 float f = (float)v;
                 memcpy(data + 2 * i, (char *)&f + 2, 2);
             }
-            if (kinds[k] == LKS_F16) ((_Float16 *)data)[i] = (_Float16)v;
+            if (kinds[k] == LKS_F16) { /* 1.m 2^e */
+                int e = v ? 31 - __builtin_clz((unsigned)v) : 0;
+                ((uint16_t *)data)[i] = (uint16_t)(v ? (e + 15) << 10 | (v << (10 - e) & 0x3ff) : 0);
+            }
             if (kinds[k] == LKS_I64) ((int64_t *)data)[i] = v;
             if (kinds[k] == LKS_I32) ((int32_t *)data)[i] = v;
             if (size == 1) data[i] = (unsigned char)v;
