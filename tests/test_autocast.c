@@ -5,6 +5,7 @@
  * test_ops.c.
  */
 #include "arrays.h"
+#include "errors.h"
 #include "autocast/autocast.h"
 #include <lockstep/nn.h>
 #include <lockstep/optim.h>
@@ -37,10 +38,7 @@ static double item(lks_tensor *t)
 
 static int fails(lks_status s, lks_status want, const char *a, const char *b)
 {
-    int good = s == want && lks_error_code(ctx) == want && strstr(lks_error(ctx), a) && strstr(lks_error(ctx), b);
-    if (!good) diag("%s: %s", lks_status_name(s), lks_error(ctx));
-    lks_error_clear(ctx);
-    return good;
+    return recorded(ctx, s == want, want, a, b);
 }
 
 #define BEGIN(dtype) lks_autocast_begin(ctx, dtype, 1, 1)

@@ -5,6 +5,7 @@
  * others went wrong. Gradients of single ops are in test_ops.c.
  */
 #include "arrays.h"
+#include "errors.h"
 #include "grad/grad.h"
 #include <lockstep/nn.h>
 #include <sys/resource.h>
@@ -63,10 +64,7 @@ static int fine(lks_status s)
 
 static int fails(lks_status s, lks_status want, const char *a, const char *b)
 {
-    int good = s == want && lks_error_code(ctx) == want && strstr(lks_error(ctx), a) && strstr(lks_error(ctx), b);
-    if (!good) diag("%s, recorded %s: %s", lks_status_name(s), lks_status_name(lks_error_code(ctx)), lks_error(ctx));
-    lks_error_clear(ctx);
-    return good;
+    return recorded(ctx, s == want, want, a, b);
 }
 
 /* --- leaves --- */

@@ -5,6 +5,7 @@
  * "broken DIR" (damaged files), "full DIR" (DIR is a small file system), "large DIR" (more than 2 GiB).
  */
 #include "ckpt/ckpt.h"
+#include "errors.h"
 #include "tap.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -29,10 +30,7 @@ static void log_line(void *user, int level, const char *line)
 
 static int refused(lks_status got, lks_status want, const char *part)
 {
-    int good = got == want && lks_error_code(ctx) == want && strstr(lks_error(ctx), part);
-    if (!good) diag("got %s (%s), want %s (%s)", lks_status_name(got), lks_error(ctx), lks_status_name(want), part);
-    lks_error_clear(ctx);
-    return good;
+    return recorded(ctx, got == want, want, part, "");
 }
 
 static const char *path_of(const char *name)

@@ -5,6 +5,7 @@
  */
 #include "comm/comm.h"
 #include "data/order.h"
+#include "errors.h"
 #include "tap.h"
 #include <fcntl.h>
 #include <hdf5.h>
@@ -23,10 +24,7 @@ static void log_line(void *user, int level, const char *line)
 
 static int refused(lks_status got, lks_status want, const char *part)
 {
-    int good = got == want && lks_error_code(ctx) == want && strstr(lks_error(ctx), part);
-    if (!good) diag("got %s (%s)", lks_status_name(got), lks_error(ctx));
-    lks_error_clear(ctx);
-    return good;
+    return recorded(ctx, got == want, want, part, "");
 }
 
 static const char *path_of(const char *name)
