@@ -150,7 +150,7 @@ static int listed(const int *list, int n, int i)
 int lks_op_order(int i)
 {
     static const int once[] = {LKSI_OP_grid_sampler_2d, LKSI_OP_grid_sampler_3d, LKSI_OP_rnn, LKSI_OP_gru, LKSI_OP_lstm,
-                               LKSI_OP_rnn_cell, LKSI_OP_gru_cell, LKSI_OP_lstm_cell, LKSI_OP_multi_head_attention};
+                               LKSI_OP_rnn_cell, LKSI_OP_gru_cell, LKSI_OP_lstm_cell};
     /* Their rules do without the fused row while backward is recorded. */
     static const int without[] = {LKSI_OP_prod,       LKSI_OP_cumprod,       LKSI_OP_layer_norm,
                                   LKSI_OP_rms_norm,   LKSI_OP_group_norm,    LKSI_OP_batch_norm,
