@@ -30,32 +30,55 @@ static double now(void)
 
 /* --- rows: name, dtype, bytes an element of the square --- */
 
-enum { ADD, COPY, TRANSPOSE, CAST, GELU, GELU_BOTH, DROPOUT, SUM, SUM_ROWS, SOFTMAX, SOFTMAX_BOTH, LAYER_NORM,
-       LAYER_NORM_BOTH, RMS_NORM, CROSS_ENTROPY, CROSS_ENTROPY_BOTH, EMBEDDING, CAT, ADAMW };
-typedef struct row { const char *name; int what; lks_dtype dtype; double each; } row;
+enum { ADD, COPY, TRANSPOSE, CAST, GELU, DROPOUT, SUM, SUM_ROWS, SUM_COLUMNS, SOFTMAX, LAYER_NORM, RMS_NORM, GROUP_NORM,
+       BATCH_NORM, CROSS_ENTROPY, EMBEDDING, CUMSUM, MAX_POOL, CAT, ADAMW };
+/* both: forward and backward */
+typedef struct row { const char *name; int what, both; lks_dtype dtype; double each; } row;
 static const row rows[] = {
-    {"add", ADD, LKS_F32, 12},
-    {"add-bf16", ADD, LKS_BF16, 6},
-    {"copy", COPY, LKS_F32, 8},
-    {"transpose", TRANSPOSE, LKS_F32, 8},
-    {"cast-bf16", CAST, LKS_F32, 6},
-    {"gelu", GELU, LKS_F32, 8},
-    {"gelu-bf16", GELU, LKS_BF16, 4},
-    {"gelu-both", GELU_BOTH, LKS_F32, 20},
-    {"dropout", DROPOUT, LKS_F32, 8},
-    {"sum", SUM, LKS_F32, 4},
-    {"sum-rows", SUM_ROWS, LKS_F32, 4},
-    {"softmax", SOFTMAX, LKS_F32, 8},
-    {"softmax-both", SOFTMAX_BOTH, LKS_F32, 20},
-    {"layernorm", LAYER_NORM, LKS_F32, 8},
-    {"layernorm-bf16", LAYER_NORM, LKS_BF16, 4},
-    {"layernorm-both", LAYER_NORM_BOTH, LKS_F32, 20},
-    {"rmsnorm", RMS_NORM, LKS_F32, 8},
-    {"crossentropy", CROSS_ENTROPY, LKS_F32, 4},
-    {"crossentropy-both", CROSS_ENTROPY_BOTH, LKS_F32, 12},
-    {"embedding", EMBEDDING, LKS_F32, 8},
-    {"cat", CAT, LKS_F32, 16},
-    {"adamw", ADAMW, LKS_F32, 32}, /* gradient twice: the finite test comes first */
+    {"add", ADD, 0, LKS_F32, 12},
+    {"add-bf16", ADD, 0, LKS_BF16, 6},
+    {"copy", COPY, 0, LKS_F32, 8},
+    {"transpose", TRANSPOSE, 0, LKS_F32, 8},
+    {"transpose-bf16", TRANSPOSE, 0, LKS_BF16, 4},
+    {"cast-bf16", CAST, 0, LKS_F32, 6},
+    {"gelu", GELU, 0, LKS_F32, 8},
+    {"gelu-bf16", GELU, 0, LKS_BF16, 4},
+    {"gelu-both", GELU, 1, LKS_F32, 20},
+    {"gelu-bf16-both", GELU, 1, LKS_BF16, 10},
+    {"dropout", DROPOUT, 0, LKS_F32, 8},
+    {"dropout-both", DROPOUT, 1, LKS_F32, 16},
+    {"dropout-bf16-both", DROPOUT, 1, LKS_BF16, 8},
+    {"sum", SUM, 0, LKS_F32, 4},
+    {"sum-rows", SUM_ROWS, 0, LKS_F32, 4},
+    {"sum-columns", SUM_COLUMNS, 0, LKS_F32, 4},
+    {"sum-columns-bf16", SUM_COLUMNS, 0, LKS_BF16, 2},
+    {"softmax", SOFTMAX, 0, LKS_F32, 8},
+    {"softmax-both", SOFTMAX, 1, LKS_F32, 20},
+    {"softmax-bf16", SOFTMAX, 0, LKS_BF16, 4},
+    {"softmax-bf16-both", SOFTMAX, 1, LKS_BF16, 10},
+    {"softmax-f16-both", SOFTMAX, 1, LKS_F16, 10},
+    {"layernorm", LAYER_NORM, 0, LKS_F32, 8}, /* weight and bias of the norms are float32 */
+    {"layernorm-both", LAYER_NORM, 1, LKS_F32, 20},
+    {"layernorm-bf16", LAYER_NORM, 0, LKS_BF16, 4},
+    {"layernorm-bf16-both", LAYER_NORM, 1, LKS_BF16, 10},
+    {"layernorm-f16-both", LAYER_NORM, 1, LKS_F16, 10},
+    {"rmsnorm", RMS_NORM, 0, LKS_F32, 8},
+    {"rmsnorm-both", RMS_NORM, 1, LKS_F32, 20},
+    {"rmsnorm-bf16-both", RMS_NORM, 1, LKS_BF16, 10},
+    {"groupnorm", GROUP_NORM, 0, LKS_F32, 8},
+    {"groupnorm-bf16-both", GROUP_NORM, 1, LKS_BF16, 10},
+    {"batchnorm", BATCH_NORM, 0, LKS_F32, 12}, /* x twice, in backward dy too: what a channel sums to comes first */
+    {"batchnorm-bf16-both", BATCH_NORM, 1, LKS_BF16, 16},
+    {"crossentropy", CROSS_ENTROPY, 0, LKS_F32, 4},
+    {"crossentropy-both", CROSS_ENTROPY, 1, LKS_F32, 12},
+    {"crossentropy-bf16-both", CROSS_ENTROPY, 1, LKS_BF16, 6},
+    {"embedding", EMBEDDING, 0, LKS_F32, 8},
+    {"embedding-both", EMBEDDING, 1, LKS_F32, 16},
+    {"cumsum", CUMSUM, 0, LKS_F32, 8},
+    {"maxpool", MAX_POOL, 0, LKS_F32, 6}, /* a quarter: values and places */
+    {"maxpool-bf16", MAX_POOL, 0, LKS_BF16, 3.5},
+    {"cat", CAT, 0, LKS_F32, 16},
+    {"adamw", ADAMW, 0, LKS_F32, 32}, /* gradient twice: the finite test comes first */
 };
 enum { ROWS = sizeof rows / sizeof *rows };
 
@@ -84,9 +107,7 @@ static int open_work(work *k, const row *r)
     free(host);
     free(labels);
     int bad = !k->x || !k->dy || !k->y || !k->w || !k->b || !k->labels;
-    int both = r->what == GELU_BOTH || r->what == SOFTMAX_BOTH || r->what == LAYER_NORM_BOTH ||
-               r->what == CROSS_ENTROPY_BOTH;
-    if (!bad && both) bad = lks_set_requires_grad(k->x, 1) != LKS_OK;
+    if (!bad && r->both) bad = lks_set_requires_grad(k->x, 1) != LKS_OK;
     if (bad || r->what != ADAMW) return bad;
     lks_tensor *p;
     bad = lks_params_create(ctx, &k->ps) || lks_params_add(k->ps, "p", LKS_F32, 2, shape, &p) ||
@@ -96,34 +117,41 @@ static int open_work(work *k, const row *r)
 
 static int one(work *k)
 {
-    int last = 1;
-    lks_tensor *two[2] = {k->x, k->dy}, *y = NULL;
+    static const int64_t window[2] = {2, 2};
+    int first = 0, last = 1;
     lks_scope_begin(ctx);
-    int bad = 0, grad = 0;
+    lks_tensor *two[2] = {k->x, k->dy}, *y = NULL, *w = lks_narrow(k->w, 0, 0, 64), *b = lks_narrow(k->b, 0, 0, 64);
+    int64_t plane = side < 1024 ? 8 : 32, shape[4] = {-1, 64, plane, plane};
+    lks_tensor *image = lks_reshape(k->x, 4, shape);
+    int bad = 0;
     switch (k->r->what) {
     case ADD: y = lks_add(k->x, k->dy); break;
     case COPY: bad = lks_copy_(k->y, k->x) != LKS_OK, y = k->y; break;
     case TRANSPOSE: y = lks_contiguous(lks_transpose(k->x, 0, 1)); break;
     case CAST: y = lks_to(k->x, LKS_BF16); break;
-    case GELU_BOTH: grad = 1; /* fallthrough */
     case GELU: y = lks_gelu(k->x, 0); break;
     case DROPOUT: y = lks_dropout(k->x, 0.1); break;
     case SUM: y = lks_sum(k->x, 0, NULL, 0, LKS_DTYPE_NONE); break;
     case SUM_ROWS: y = lks_sum(k->x, 1, &last, 0, LKS_DTYPE_NONE); break;
-    case SOFTMAX_BOTH: grad = 1; /* fallthrough */
+    case SUM_COLUMNS: y = lks_sum(k->x, 1, &first, 0, LKS_DTYPE_NONE); break;
     case SOFTMAX: y = lks_softmax(k->x, 1); break;
-    case LAYER_NORM_BOTH: grad = 1; /* fallthrough */
     case LAYER_NORM: y = lks_layer_norm(k->x, 1, k->w, k->b, 1e-5); break;
     case RMS_NORM: y = lks_rms_norm(k->x, 1, k->w, 1e-5); break;
-    case CROSS_ENTROPY_BOTH: grad = 2; /* fallthrough */
+    case GROUP_NORM: y = lks_group_norm(image, 8, w, b, 1e-5); break;
+    case BATCH_NORM:
+        y = lks_batch_norm(image, w, b, LKS_NONE, LKS_NONE, LKS_NONE, LKS_NONE, 1, 0.1, 1e-5);
+        break;
     case CROSS_ENTROPY: y = lks_cross_entropy(k->x, k->labels, LKS_IGNORE_INDEX, 0, LKS_REDUCTION_MEAN); break;
     case EMBEDDING: y = lks_embedding(k->x, k->labels); break;
+    case CUMSUM: y = lks_cumsum(k->x, 1, LKS_DTYPE_NONE); break;
+    case MAX_POOL: y = lks_max_pool2d(image, window, window, NULL); break;
     case CAT: y = lks_cat(2, two, 0); break;
     default: bad = lks_optim_step(k->opt, NULL) != LKS_OK, y = k->x;
     }
-    if (grad) {
+    if (k->r->both) {
         lks_zero_grad(k->x);
-        bad = lks_backward(y, grad == 1 ? k->dy : LKS_NONE, 0) != LKS_OK;
+        if (lks_ndim(y) == 4) bad = lks_backward(lks_reshape(y, 2, (int64_t[]){side, side}), k->dy, 0) != LKS_OK;
+        else bad = lks_backward(y, lks_ndim(y) ? k->dy : LKS_NONE, 0) != LKS_OK;
     }
     lks_scope_end(ctx);
     return bad || !y;
@@ -264,11 +292,11 @@ static int timing(int tiny)
 {
     int repeat = tiny ? 1 : 20, bad = 0;
     side = tiny ? 64 : 8192;
-    double copy = 8.0 * (double)(side * side) / row_seconds(&rows[2], repeat);
+    double copy = 8.0 * (double)(side * side) / row_seconds(&rows[2], repeat); /* the row copy */
     printf("device              %s\ncopy                %.1f GB/s\n", lks_device_description(ctx), copy / 1e9);
     for (int i = 0; i < ROWS; i++) {
         double t = row_seconds(&rows[i], repeat), rate = rows[i].each * (double)(side * side) / t;
-        printf("%-19s %9.3f ms %9.1f GB/s  %5.1f %% of copy\n", rows[i].name, 1e3 * t, rate / 1e9, 100 * rate / copy);
+        printf("%-22s %9.3f ms %9.1f GB/s  %5.1f %% of copy\n", rows[i].name, 1e3 * t, rate / 1e9, 100 * rate / copy);
         bad |= isnan(t);
     }
     int64_t n = tiny ? 64 : 8192;

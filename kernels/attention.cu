@@ -2,7 +2,8 @@
  *
  * attention.cu - attention and its gradient without a T x S matrix in memory: tiles of 32 queries by 32 keys, softmax
  * as the tiles go by (Milakov and Gimelshein, 2018), probabilities computed again from the log-sums for the gradient
- * (Dao et al., 2022). Sums are in float, double for f64, in an order that sizes alone decide; dropout draws the CPU's
+ * (Dao et al., 2022); float16 and bfloat16 on tensor cores where rows can be moved 16 bytes at a time
+ * (attention_mma.cuh). Sums are in float, double for f64, in an order that sizes alone decide; dropout draws the CPU's
  * numbers.
  */
 #include "common.cuh"
@@ -356,6 +357,8 @@ heads prepare(const lksi_args *a, int first)
     return s;
 }
 
+#include "attention_mma.cuh"
+
 template <class C> int64_t chunks_of(int64_t columns)
 {
     const int each = sizes<C>::COLUMNS;
@@ -397,6 +400,11 @@ LKSI_CUDA(attention)
     s.y = a->out[0], s.lse = a->out[1];
     switch (s.q.dtype) {
     case LKS_F32: return forward<float, float>(stream, a, s);
+    case LKS_F16: if (mma_fits(s)) return mma_forward_any<f16>(stream, a, s); break;
+    case LKS_BF16: if (mma_fits(s)) return mma_forward_any<bf16>(stream, a, s); break;
+    default: break;
+    }
+    switch (s.q.dtype) {
     case LKS_F16: return forward<f16, float>(stream, a, s);
     case LKS_BF16: return forward<bf16, float>(stream, a, s);
     default: return forward<double, double>(stream, a, s);
@@ -410,6 +418,11 @@ LKSI_CUDA(attention_backward)
     s.dq = a->out[0], s.dk = a->out[1], s.dv = a->out[2];
     switch (s.q.dtype) {
     case LKS_F32: return backward<float, float>(cuda, stream, a, s);
+    case LKS_F16: if (mma_fits_back(s)) return mma_backward_any<f16>(cuda, stream, a, s); break;
+    case LKS_BF16: if (mma_fits_back(s)) return mma_backward_any<bf16>(cuda, stream, a, s); break;
+    default: break;
+    }
+    switch (s.q.dtype) {
     case LKS_F16: return backward<f16, float>(cuda, stream, a, s);
     case LKS_BF16: return backward<bf16, float>(cuda, stream, a, s);
     default: return backward<double, double>(cuda, stream, a, s);

@@ -49,24 +49,109 @@ template <class C> __device__ inline double squares_from(C sum, C squares, doubl
 /* --- layer norm, RMS norm --- */
 
 struct layer {
-    rows<5> r; /* y or dx; x; weight and bias, repeated over the rows; dy */
+    rows<7> r; /* y or dx; x; weight and bias, repeated over the rows; dy; what is added to dx; dx in another dtype */
     bool packed[2]; /* weight, bias: of x's dtype, and aligned */
+    int half; /* > 0: packed rows, weight and bias are staged in shared memory, in planes of so many words (below) */
+    int stage_bytes;
     vector mean, rstd;
     double eps;
     int64_t tiles, block, blocks; /* backward: rows of a block, blocks */
-    void *part;                   /* [blocks, 2, n] of C */
+    void *part;                   /* [blocks, 2, n] of C, in planes */
 };
 
-/* V entries of weight or bias. */
-template <class C, class T, int V> __device__ inline void parameter(C *x, const layer &l, int which, int64_t at)
+/* A thread takes V elements at a time, in float32 V / 4 words of 16 bytes. In planes the q-th words of all threads lie
+ * side by side, so that neighbours always read and write neighbours: where element i goes, planes of `half` words. */
+template <int V> __device__ inline int64_t plane_of(int64_t i, int64_t half)
 {
-    const void *p = l.r.inner.data[2 + which];
-    int dtype = l.r.inner.dtype[2 + which];
-    if (V == 1 || l.packed[which]) {
-        mover<C, T, V>::get_(x, p, dtype, at);
-    } else {
+    return V <= 4 ? i : i % V / 4 * half + i / V * 4 + i % 4;
+}
+template <int V> __device__ inline int64_t from_plane(int64_t at, int64_t half)
+{
+    return V <= 4 ? at : at % half / 4 * V + at / half * 4 + at % 4;
+}
+
+/* Pack u of what lies in planes. */
+template <class C, int V> __device__ inline void planes_get(C *x, const C *p, int64_t half, int64_t u)
+{
+    const int W = V < 4 ? V : 4;
 #pragma unroll
-        for (int j = 0; j < V; j++) x[j] = load<C>(p, dtype, at + j);
+    for (int q = 0; q < V / W; q++) {
+        pack<C, W> w = *(const pack<C, W> *)(const void *)(p + q * half + u * W);
+#pragma unroll
+        for (int j = 0; j < W; j++) x[q * W + j] = w.v[j];
+    }
+}
+template <class C, int V> __device__ inline void planes_put(const C *x, C *p, int64_t half, int64_t u)
+{
+    const int W = V < 4 ? V : 4;
+#pragma unroll
+    for (int q = 0; q < V / W; q++) {
+        pack<C, W> w;
+#pragma unroll
+        for (int j = 0; j < W; j++) w.v[j] = x[q * W + j];
+        *(pack<C, W> *)(void *)(p + q * half + u * W) = w;
+    }
+}
+
+/* V elements of any dtype of float32 arithmetic; V 1: of any dtype at all. */
+template <class C, int V> __device__ inline void any_get(C *x, const void *p, int dtype, int64_t i)
+{
+    if constexpr (V == 1) {
+        *x = load<C>(p, dtype, i);
+    } else if (dtype == LKS_F32) {
+        planes_get<C, V>(x, (const C *)p + i, 4, 0);
+    } else if (dtype == LKS_F16) {
+        mover<C, f16, V>::get_(x, p, dtype, i);
+    } else {
+        mover<C, bf16, V>::get_(x, p, dtype, i);
+    }
+}
+template <class C, int V> __device__ inline void any_put(const C *x, void *p, int dtype, int64_t i)
+{
+    if constexpr (V == 1) {
+        store(p, dtype, i, *x);
+    } else if (dtype == LKS_F32) {
+        planes_put<C, V>(x, (C *)p + i, 4, 0);
+    } else if (dtype == LKS_F16) {
+        mover<C, f16, V>::put_(x, p, dtype, i);
+    } else {
+        mover<C, bf16, V>::put_(x, p, dtype, i);
+    }
+}
+
+/* A block's copy of weight and bias as float32, whatever their dtype and stride: rows read them from there. */
+extern __shared__ __align__(16) float staged_parameters[];
+template <int V> __device__ inline void stage(const layer &l)
+{
+    if (V == 1 || !l.half) return;
+    const walk<7> &in = l.r.inner;
+    for (int which = 0; which < 2; which++) {
+        float *to = staged_parameters + which * (V / 4) * l.half;
+        if (!in.data[2 + which]) continue;
+        for (int64_t i = threadIdx.x; i < in.n; i += LKSI_THREADS)
+            to[plane_of<V>(i, l.half)] =
+                load<float>(in.data[2 + which], in.dtype[2 + which], i * in.stride[2 + which][0]);
+    }
+    __syncthreads();
+}
+
+/* V entries of weight or bias: unit u of the row. */
+template <class C, class T, int V> __device__ inline void parameter(C *x, const layer &l, int which, int64_t u)
+{
+    const walk<7> &in = l.r.inner;
+    const void *p = in.data[2 + which];
+    int dtype = in.dtype[2 + which];
+    if constexpr (V == 1) {
+        *x = load<C>(p, dtype, mover<C, T, V>::place(in, 2 + which, u));
+    } else {
+        if (l.half) {
+            planes_get<C, V>(x, staged_parameters + which * (V / 4) * l.half, l.half, u);
+        } else if (l.packed[which]) {
+            mover<C, T, V>::get_(x, p, dtype, u * V);
+        } else {
+#pragma unroll
+            for (int j = 0; j < V; j++) x[j] = load<C>(p, dtype, (u * V + j) * in.stride[2 + which][0]);
+        }
     }
 }
 
@@ -76,12 +161,13 @@ __global__ void __launch_bounds__(LKSI_THREADS) layer_rows(layer l)
     typedef crew<LANES, 1> team;
     typedef mover<C, T, V> move;
     __shared__ C room[team::ROOM];
-    const walk<5> &in = l.r.inner;
+    const walk<7> &in = l.r.inner;
     const int64_t n = in.n, lane = team::lane();
     const int dtype0 = in.dtype[0], dtype1 = in.dtype[1];
     const bool w = in.data[2] != NULL, b = in.data[3] != NULL;
+    stage<V>(l);
     for (int64_t tile = blockIdx.x; tile < l.tiles; tile += gridDim.x) {
-        int64_t row = tile * team::ROWS + team::row(), base[5] = {0, 0, 0, 0, 0};
+        int64_t row = tile * team::ROWS + team::row(), base[7] = {0, 0, 0, 0, 0, 0, 0};
         bool inside = row < l.r.outer.n;
         int64_t count = inside ? n / V : 0;
         if (inside) l.r.outer.seek(row, base);
@@ -152,8 +238,8 @@ __global__ void __launch_bounds__(LKSI_THREADS) layer_rows(layer l)
         sweep<K>(lane, LANES, count, [&](int k, int64_t u) {
             C y[V], wv[V], bv[V];
             if (K == 0) move::get_(x[k], in.data[1], dtype1, base[1] + move::place(in, 1, u));
-            if (w) parameter<C, T, V>(wv, l, 0, move::place(in, 2, u));
-            if (b) parameter<C, T, V>(bv, l, 1, move::place(in, 3, u));
+            if (w) parameter<C, T, V>(wv, l, 0, u);
+            if (b) parameter<C, T, V>(bv, l, 1, u);
 #pragma unroll
             for (int j = 0; j < V; j++) {
                 y[j] = RMS ? x[k][j] * rstd : fused(x[k][j] - hi, rstd, shift);
@@ -161,7 +247,7 @@ __global__ void __launch_bounds__(LKSI_THREADS) layer_rows(layer l)
                 else if (w) y[j] *= wv[j];
                 else if (b) y[j] += bv[j];
             }
-            move::put_(y, in.data[0], dtype0, base[0] + move::place(in, 0, u));
+            any_put<C, V>(y, in.data[0], dtype0, base[0] + move::place(in, 0, u));
         });
         if (inside && lane == 0) {
             if (!RMS) l.mean.set(row, (double)hi + (double)lo);
@@ -177,10 +263,12 @@ __global__ void __launch_bounds__(LKSI_THREADS) layer_back(layer l)
     typedef crew<LANES, 1> team;
     typedef mover<C, T, V> move;
     __shared__ C room[team::ROOM];
-    const walk<5> &in = l.r.inner;
+    const walk<7> &in = l.r.inner;
     const int64_t n = in.n, lane = team::lane(), count = n / V;
     const int dtype0 = in.dtype[0], dtype1 = in.dtype[1], dtype4 = in.dtype[4];
-    const bool w = in.data[2] != NULL;
+    const bool w = in.data[2] != NULL, there = in.data[5] != NULL, low = in.data[6] != NULL;
+    const int64_t half = n / V * 4; /* of part */
+    stage<V>(l);
     for (int64_t tile = blockIdx.x; tile < l.tiles; tile += gridDim.x) {
         int64_t block = tile * team::ROWS + team::row();
         if (block >= l.blocks) continue; /* a whole warp: no other has less than a block of threads */
@@ -189,20 +277,21 @@ __global__ void __launch_bounds__(LKSI_THREADS) layer_back(layer l)
         C x[K ? K : 1][V], g[K ? K : 1][V], aw[K ? K : 1][V], ab[K ? K : 1][V];
         sweep<K>(lane, LANES, count, [&](int k, int64_t u) {
 #pragma unroll
-            for (int j = 0; j < V; j++) {
-                aw[k][j] = ab[k][j] = C(0);
-                if (K == 0) pw[u * V + j] = pb[u * V + j] = C(0);
+            for (int j = 0; j < V; j++) aw[k][j] = ab[k][j] = C(0);
+            if (K == 0) {
+                planes_put<C, V>(aw[k], pw, half, u);
+                planes_put<C, V>(ab[k], pb, half, u);
             }
         });
         for (int64_t row = block * l.block; row < last; row++) {
-            int64_t base[5];
+            int64_t base[7];
             l.r.outer.seek(row, base);
             C hi = RMS ? C(0) : (C)l.mean.at(row), rstd = (C)l.rstd.at(row), sd = C(0), sg = C(0), sgd = C(0);
             sweep<K>(lane, LANES, count, [&](int k, int64_t u) {
                 C wv[V];
                 move::get_(x[k], in.data[1], dtype1, base[1] + move::place(in, 1, u));
-                move::get_(g[k], in.data[4], dtype4, base[4] + move::place(in, 4, u));
-                if (w) parameter<C, T, V>(wv, l, 0, move::place(in, 2, u));
+                any_get<C, V>(g[k], in.data[4], dtype4, base[4] + move::place(in, 4, u));
+                if (w) parameter<C, T, V>(wv, l, 0, u);
 #pragma unroll
                 for (int j = 0; j < V; j++) {
                     C d = x[k][j] - hi, e = w ? g[k][j] * wv[j] : g[k][j];
@@ -225,31 +314,36 @@ __global__ void __launch_bounds__(LKSI_THREADS) layer_back(layer l)
                 C wv[V], dx[V];
                 if (K == 0) {
                     move::get_(x[k], in.data[1], dtype1, base[1] + move::place(in, 1, u));
-                    move::get_(g[k], in.data[4], dtype4, base[4] + move::place(in, 4, u));
+                    any_get<C, V>(g[k], in.data[4], dtype4, base[4] + move::place(in, 4, u));
+                    planes_get<C, V>(aw[k], pw, half, u);
+                    planes_get<C, V>(ab[k], pb, half, u);
                 }
-                if (w) parameter<C, T, V>(wv, l, 0, move::place(in, 2, u));
+                if (w) parameter<C, T, V>(wv, l, 0, u);
 #pragma unroll
                 for (int j = 0; j < V; j++) {
                     C xhat = RMS ? x[k][j] * rstd : fused(x[k][j] - hi, rstd, shift), e = w ? g[k][j] * wv[j] : g[k][j];
                     dx[j] = fused(xhat, -slope, RMS ? e : e - less) * rstd;
-                    if (K > 0) {
-                        aw[k][j] = fused(g[k][j], xhat, aw[k][j]);
-                        if (!RMS) ab[k][j] += g[k][j];
-                    } else {
-                        pw[u * V + j] = fused(g[k][j], xhat, pw[u * V + j]);
-                        if (!RMS) pb[u * V + j] += g[k][j];
-                    }
+                    aw[k][j] = fused(g[k][j], xhat, aw[k][j]);
+                    if (!RMS) ab[k][j] += g[k][j];
+                }
+                if (K == 0) {
+                    planes_put<C, V>(aw[k], pw, half, u);
+                    planes_put<C, V>(ab[k], pb, half, u);
+                }
+                if (there) {
+                    C t[V];
+                    move::get_(t, in.data[5], dtype0, base[5] + move::place(in, 5, u));
+#pragma unroll
+                    for (int j = 0; j < V; j++) dx[j] += t[j];
                 }
                 move::put_(dx, in.data[0], dtype0, base[0] + move::place(in, 0, u));
+                if (low) any_put<C, V>(dx, in.data[6], in.dtype[6], base[6] + move::place(in, 6, u));
             });
         }
         if (K > 0)
             sweep<K>(lane, LANES, count, [&](int k, int64_t u) {
-#pragma unroll
-                for (int j = 0; j < V; j++) {
-                    pw[u * V + j] = aw[k][j];
-                    pb[u * V + j] = ab[k][j];
-                }
+                planes_put<C, V>(aw[k], pw, half, u);
+                planes_put<C, V>(ab[k], pb, half, u);
             });
     }
 }
@@ -257,7 +351,7 @@ __global__ void __launch_bounds__(LKSI_THREADS) layer_back(layer l)
 /* Blocks added in order, for dweight (blockIdx.y 0) or dbias. */
 #define JOIN_COLUMNS 32
 #define JOIN_LINES (LKSI_THREADS / JOIN_COLUMNS)
-template <class C>
+template <class C, int V>
 __global__ void __launch_bounds__(LKSI_THREADS)
     layer_join(walk<1> dw, walk<1> db, const C *part, int64_t n, int64_t blocks)
 {
@@ -272,11 +366,13 @@ __global__ void __launch_bounds__(LKSI_THREADS)
                 sum += (double)part[(k * 2 + blockIdx.y) * n + i];
         sum = crew<JOIN_LINES, JOIN_COLUMNS>::fold(sum, room, join_sum());
         if (i < n && threadIdx.x < JOIN_COLUMNS) {
-            to.seek(i, at);
+            to.seek(from_plane<V>(i, n / V * 4), at);
             store(to.data[0], to.dtype[0], at[0], (C)sum);
         }
     }
 }
+
+#define STAGE_MOST 40960 /* bytes of shared memory for weight and bias */
 
 /* v, which has the last dims of x, repeated over the others. */
 static const lksi_view *repeated(lksi_view *r, const lksi_view *x, const lksi_view *v)
@@ -292,22 +388,33 @@ static const lksi_view *repeated(lksi_view *r, const lksi_view *x, const lksi_vi
 }
 
 static layer layer_of(const lksi_args *a, const lksi_view *x, const lksi_view *weight, const lksi_view *bias,
-                      const lksi_view *dy, bool *pack)
+                      const lksi_view *dy, const lksi_view *there, const lksi_view *low, bool *pack)
 {
     lksi_view w, b;
-    const lksi_view *view[5] = {&a->out[0], x, repeated(&w, x, weight), repeated(&b, x, bias), dy};
-    int k = a->attr.norm.ndims, v = 16 / size_of(x->dtype);
+    const lksi_view *view[7] = {&a->out[0], x, repeated(&w, x, weight), repeated(&b, x, bias), dy, there, low};
+    int k = a->attr.norm.ndims, v = 16 / size_of(x->dtype), staged = 0;
     layer l = {};
-    l.r = rows_of<5>(view, (~0u << (x->ndim - k)) & ((1u << x->ndim) - 1));
-    rows<5> moved = l.r;
-    *pack = l.r.inner.ndim == 1;
+    l.r = rows_of<7>(view, (~0u << (x->ndim - k)) & ((1u << x->ndim) - 1));
+    rows<7> moved = l.r;
+    *pack = l.r.inner.ndim == 1 && (!dy || a->out[0].dtype == x->dtype);
+    for (int i = 0; i < 7; i++) {
+        if ((i < 2 || i > 3) && view[i] && view[i]->dtype == LKS_F64) *pack = false;
+        moved.inner.dtype[i] = x->dtype; /* packs of any dtype: any_get, any_put */
+    }
     for (int i = 0; i < 2; i++) {
         moved.outer.data[2 + i] = NULL;
         if (!view[2 + i]) continue;
-        l.packed[i] = l.r.inner.dtype[2 + i] == x->dtype && aligned(l.r.inner.data[2 + i]);
-        if (l.r.inner.stride[2 + i][0] != 1) *pack = false;
+        l.packed[i] = l.r.inner.dtype[2 + i] == x->dtype && aligned(l.r.inner.data[2 + i]) &&
+                      l.r.inner.stride[2 + i][0] == 1;
+        staged |= 1 << i;
     }
     *pack = *pack && packs(moved, v);
+    if (*pack && staged) {
+        /* Planes 16 words apart modulo the banks, so that the copy has no conflicts. */
+        int64_t half = v <= 4 ? l.r.inner.n : (l.r.inner.n / 2 + 15) / 32 * 32 + 16;
+        if (half * (v / 4) * (staged >> 1 ? 2 : 1) * 4 <= STAGE_MOST) l.half = (int)half;
+    }
+    l.stage_bytes = l.half * (v / 4) * (staged >> 1 ? 2 : 1) * 4;
     l.eps = a->attr.norm.eps;
     return l;
 }
@@ -316,7 +423,10 @@ template <class C, class T, int V, int LANES, int K, bool RMS> static void layer
 {
     const int each = LKSI_THREADS / LANES;
     l.tiles = (l.r.outer.n + each - 1) / each;
-    layer_rows<C, T, V, LANES, K, RMS><<<blocks_for(l.tiles, 1), LKSI_THREADS, 0, stream>>>(l);
+    /* A block that stages parameters has two rows at least, and more where there are many. */
+    int64_t blocks = l.half && LANES > 32 ? (l.tiles + 1) / 2 : l.tiles;
+    if (l.half && blocks > 2112) blocks = 2112;
+    layer_rows<C, T, V, LANES, K, RMS><<<blocks_for(blocks, 1), LKSI_THREADS, l.stage_bytes, stream>>>(l);
 }
 template <class T, bool RMS> static void layer_packed(cudaStream_t stream, const layer &l)
 {
@@ -336,7 +446,7 @@ template <bool RMS> static lks_status layer_forward(cudaStream_t stream, const l
 {
     const lksi_view *x = &a->in[0];
     bool pack;
-    layer l = layer_of(a, x, input(a, 1), RMS ? NULL : input(a, 2), NULL, &pack);
+    layer l = layer_of(a, x, input(a, 1), RMS ? NULL : input(a, 2), NULL, NULL, NULL, &pack);
     if (!RMS) l.mean = vector_of(&a->out[1]);
     l.rstd = vector_of(&a->out[RMS ? 1 : 2]);
     if (l.r.outer.n == 0) return LKS_OK;
@@ -355,7 +465,8 @@ template <class C, class T, int V, int LANES, int K, bool RMS> static void back_
 {
     const int each = LKSI_THREADS / LANES;
     l.tiles = (l.blocks + each - 1) / each;
-    if (l.blocks) layer_back<C, T, V, LANES, K, RMS><<<blocks_for(l.tiles, 1), LKSI_THREADS, 0, stream>>>(l);
+    if (l.blocks)
+        layer_back<C, T, V, LANES, K, RMS><<<blocks_for(l.tiles, 1), LKSI_THREADS, l.stage_bytes, stream>>>(l);
 }
 
 /* Blocks of rows: by shapes alone. One that a warp takes is short of threads, so there are more of them. */
@@ -368,14 +479,14 @@ static lks_status back_blocks(lksi_cuda *cuda, cudaStream_t stream, const lksi_a
     return lksi_cuda_scratch(cuda, stream, a, 0, (l->blocks * 2 * l->r.inner.n + 1) * size, &l->part);
 }
 
-template <class C, bool RMS> static lks_status back_join(cudaStream_t stream, const lksi_args *a, const layer &l)
+template <class C, int V, bool RMS> static lks_status back_join(cudaStream_t stream, const lksi_args *a, const layer &l)
 {
     const lksi_view *dw = l.r.inner.data[2] ? &a->out[1] : NULL, *db = RMS ? NULL : &a->out[2];
     walk<1> to[2] = {};
     if (dw) to[0] = walk_of<1>(&dw, true);
     if (db) to[1] = walk_of<1>(&db, true);
     if (dw || db)
-        layer_join<C><<<dim3(blocks_for(l.r.inner.n, JOIN_COLUMNS), 2), LKSI_THREADS, 0, stream>>>(
+        layer_join<C, V><<<dim3(blocks_for(l.r.inner.n, JOIN_COLUMNS), 2), LKSI_THREADS, 0, stream>>>(
             to[0], to[1], (const C *)l.part, l.r.inner.n, l.blocks);
     return lksi_cuda_launched(a);
 }
@@ -391,7 +502,7 @@ static lks_status back_packed(lksi_cuda *cuda, cudaStream_t stream, const lksi_a
     else if (n <= LKSI_THREADS * 8) back_go<float, T, v, LKSI_THREADS, 8 / v, RMS>(stream, l);
     else if (n <= LKSI_THREADS * 32) back_go<float, T, v, LKSI_THREADS, 32 / v, RMS>(stream, l);
     else back_go<float, T, v, LKSI_THREADS, 0, RMS>(stream, l);
-    return back_join<float, RMS>(stream, a, l);
+    return back_join<float, v, RMS>(stream, a, l);
 }
 template <class C, bool RMS>
 static lks_status back_unpacked(lksi_cuda *cuda, cudaStream_t stream, const lksi_args *a, layer l)
@@ -401,14 +512,15 @@ static lks_status back_unpacked(lksi_cuda *cuda, cudaStream_t stream, const lksi
     if (s != LKS_OK) return s;
     if (warps) back_go<C, untyped, 1, 32, 0, RMS>(stream, l);
     else back_go<C, untyped, 1, LKSI_THREADS, 0, RMS>(stream, l);
-    return back_join<C, RMS>(stream, a, l);
+    return back_join<C, 1, RMS>(stream, a, l);
 }
 
 template <bool RMS> static lks_status layer_backward(lksi_cuda *cuda, cudaStream_t stream, const lksi_args *a)
 {
     const lksi_view *x = &a->in[1];
     bool pack;
-    layer l = layer_of(a, x, input(a, 2), NULL, &a->in[0], &pack);
+    layer l = layer_of(a, x, input(a, 2), NULL, &a->in[0], input(a, RMS ? 4 : 5),
+                       a->attr.norm.low ? &a->out[RMS ? 2 : 3] : NULL, &pack);
     if (!RMS) l.mean = vector_of(&a->in[3]);
     l.rstd = vector_of(&a->in[RMS ? 3 : 4]);
     if (l.r.inner.n == 0) return LKS_OK;

@@ -491,6 +491,22 @@ LKSI_KERNEL(addmm)
 LKSI_KERNEL(addmv) { return LKSI_KERNEL_NAME(addmm)(cpu, a); }
 
 /* x [..., I] @ weight [O, I]^T + bias [O] */
+LKSI_KERNEL(sum); /* reduce.c */
+
+/* dweight = dy^T x, dbias = sums of dy over rows */
+LKSI_KERNEL(linear_weight_backward)
+{
+    lksi_view in[2] = {a->in[0], a->in[1]};
+    lksi_args b = *a;
+    in[0].shape[0] = a->in[0].shape[1], in[0].stride[0] = a->in[0].stride[1];
+    in[0].shape[1] = a->in[0].shape[0], in[0].stride[1] = a->in[0].stride[0];
+    b.in = in, b.nout = 1;
+    if (a->out[0].shape[0] && a->out[0].shape[1]) TRY(LKSI_KERNEL_NAME(matmul)(cpu, &b));
+    b.in = a->in, b.nin = 1, b.out = &a->out[1];
+    b.attr.reduce.mask = 1, b.attr.reduce.keepdim = 0, b.attr.reduce.dtype = a->out[1].dtype;
+    return a->out[1].shape[0] ? LKSI_KERNEL_NAME(sum)(cpu, &b) : LKS_OK;
+}
+
 LKSI_KERNEL(linear)
 {
     const lksi_view *x = &a->in[0], *w = &a->in[1], *b = a->nin > 2 ? &a->in[2] : NULL, *y = &a->out[0];

@@ -31,6 +31,7 @@ enum { NORM_BLOCK = 64, NORM_BLOCKS = 256 }; /* rows of a block at least, blocks
 
 typedef struct layer_norm {
     lksi_rowset x, y, dy, dw, db; /* backward: y is dx */
+    lksi_rowset there, low;       /* backward: what is added to dx, dx in another dtype; data NULL: neither */
     const lksi_view *mean, *rstd;
     const void *w, *b; /* [n] of REAL, NULL if absent */
     double eps;
@@ -279,6 +280,12 @@ static int layer_norm_memory(lksi_cpu *cpu, layer_norm *l, int dbl, int buffers,
     return 1;
 }
 
+static void more_of_dx(layer_norm *l, const lksi_view *there, const lksi_view *low, unsigned mask)
+{
+    if (there->ndim >= 0) l->there = lksi_rowset_of(there, mask);
+    if (low->ndim >= 0) l->low = lksi_rowset_of(low, mask);
+}
+
 LKSI_KERNEL(layer_norm)
 {
     const lksi_view *x = &a->in[0];
@@ -306,7 +313,8 @@ LKSI_KERNEL(layer_norm_backward)
                     .rstd = &a->in[4]};
     l.block = at_least(NORM_BLOCK, (l.x.rows + NORM_BLOCKS - 1) / NORM_BLOCKS);
     l.blocks = (l.x.rows + l.block - 1) / l.block;
-    if (!layer_norm_memory(cpu, &l, dbl, 3, weight, &absent)) return no_memory(a);
+    more_of_dx(&l, input(a, 5), a->attr.norm.low ? &a->out[3] : &absent, mask);
+    if (!layer_norm_memory(cpu, &l, dbl, 4, weight, &absent)) return no_memory(a);
     if (weight->ndim >= 0) l.dw = lksi_rowset_of(&a->out[1], ~0u);
     l.db = lksi_rowset_of(&a->out[2], ~0u);
     l.partial = lksi_scratch(cpu, -1, 2, l.blocks * 2 * l.x.n * (dbl ? 8 : 4) + 64);
@@ -343,7 +351,8 @@ LKSI_KERNEL(rms_norm_backward)
                     .rstd = &a->in[3]};
     l.block = at_least(NORM_BLOCK, (l.x.rows + NORM_BLOCKS - 1) / NORM_BLOCKS);
     l.blocks = (l.x.rows + l.block - 1) / l.block;
-    if (!layer_norm_memory(cpu, &l, dbl, 3, weight, &absent)) return no_memory(a);
+    more_of_dx(&l, input(a, 4), a->attr.norm.low ? &a->out[2] : &absent, mask);
+    if (!layer_norm_memory(cpu, &l, dbl, 4, weight, &absent)) return no_memory(a);
     if (weight->ndim >= 0) l.dw = lksi_rowset_of(&a->out[1], ~0u);
     l.partial = lksi_scratch(cpu, -1, 2, l.blocks * 2 * l.x.n * (dbl ? 8 : 4) + 64);
     if (!l.partial) return no_memory(a);

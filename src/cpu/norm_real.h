@@ -159,6 +159,20 @@ static void F(row_sums)(const REAL *x, const REAL *dy, const REAL *w, int64_t n,
     *sgd = F(fold)(&c);
 }
 
+/* Row r of dx is done: with what is there added, and once more in another dtype. */
+static void F(layer_norm_emit)(const layer_norm *l, int64_t r, REAL *dx, REAL *buffer)
+{
+    int64_t n = l->x.n;
+    if (l->there.data) {
+        const REAL *t = F(rows_load)(&l->there, r, buffer), *own = dx;
+        dx = F(rows_room)(&l->y, r, 0, n, dx);
+#pragma GCC ivdep
+        for (int64_t i = 0; i < n; i++) dx[i] = own[i] + t[i];
+    }
+    F(rows_store)(&l->y, r, 0, n, dx);
+    if (l->low.data) F(rows_store)(&l->low, r, 0, n, dx);
+}
+
 /* Items are blocks of rows: each adds into its own dweight and dbias, [blocks, 2, n]. */
 static void F(layer_norm_back)(void *arg, int64_t begin, int64_t end, int worker)
 {
@@ -174,7 +188,7 @@ static void F(layer_norm_back)(void *arg, int64_t begin, int64_t end, int worker
         memset(pw, 0, (size_t)(2 * n) * sizeof(REAL));
         for (int64_t r = block * l->block; r < last; r++) {
             const REAL *x = F(rows_load)(&l->x, r, xb), *dy = F(rows_load)(&l->dy, r, gb);
-            REAL *dx = F(rows_room)(&l->y, r, 0, n, db);
+            REAL *dx = l->there.data ? db : F(rows_room)(&l->y, r, 0, n, db); /* they may be the same memory */
             REAL hi = (REAL)lksi_get(l->mean->data, l->mean->dtype, r * l->mean->stride[0]);
             REAL rstd = (REAL)lksi_get(l->rstd->data, l->rstd->dtype, r * l->rstd->stride[0]);
             REAL sd, sg, sgd;
@@ -199,7 +213,7 @@ static void F(layer_norm_back)(void *arg, int64_t begin, int64_t end, int worker
                     dx[i] = F(fma)(xhat, -c2, g - c1) * rstd;
                 }
             }
-            F(rows_store)(&l->y, r, 0, n, dx);
+            F(layer_norm_emit)(l, r, dx, db + l->room);
         }
     }
 }
@@ -281,7 +295,7 @@ static void F(rms_norm_back)(void *arg, int64_t begin, int64_t end, int worker)
         memset(pw, 0, (size_t)n * sizeof(REAL));
         for (int64_t r = block * l->block; r < last; r++) {
             const REAL *x = F(rows_load)(&l->x, r, xb), *dy = F(rows_load)(&l->dy, r, gb);
-            REAL *dx = F(rows_room)(&l->y, r, 0, n, db);
+            REAL *dx = l->there.data ? db : F(rows_room)(&l->y, r, 0, n, db);
             REAL rstd = (REAL)lksi_get(l->rstd->data, l->rstd->dtype, r * l->rstd->stride[0]);
             REAL sd, sg, sgd;
             F(row_sums)(x, dy, w, n, 0, &sd, &sg, &sgd);
@@ -297,7 +311,7 @@ static void F(rms_norm_back)(void *arg, int64_t begin, int64_t end, int worker)
 #pragma GCC ivdep
                 for (int64_t i = 0; i < n; i++) dx[i] = F(fma)(x[i] * rstd, -c, dy[i]) * rstd;
             }
-            F(rows_store)(&l->y, r, 0, n, dx);
+            F(layer_norm_emit)(l, r, dx, db + l->room);
         }
     }
 }

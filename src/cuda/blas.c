@@ -12,17 +12,19 @@
 #define WORKSPACE ((int64_t)32 << 20)
 
 /* Scratch slots of a stream. */
-enum { COPY_X, COPY_Y, COPY_BIAS, WORK };
-_Static_assert(WORK < LKSI_CUDA_PRODUCT_SLOTS, "slots");
+enum { COPY_X, COPY_Y, COPY_BIAS, WORK, RESULT };
+_Static_assert(RESULT < LKSI_CUDA_PRODUCT_SLOTS, "slots");
 
 #define ROW(name) lks_status lksi_cuda_##name(lksi_cuda *cuda, cudaStream_t stream, const lksi_args *a)
 ROW(affine); /* kernels/elementwise.cu */
+ROW(sum);    /* kernels/reduce.cu */
 
-/* A product of column-major matrices D[m, n] = op(A)[m, k] op(B)[k, n] (+ bias[m]) or + D. No padding: compared as
- * bytes. */
+/* A product of column-major matrices D[m, n] = op(A)[m, k] op(B)[k, n] (+ bias[m]) or + D, dtype that of A and B, to
+ * that of D; or (SUMS) with the sums of B over k, [n], beside it. No padding: compared as bytes. */
+enum { PLAIN, BIAS, SUMS };
 typedef struct key {
     int64_t m, n, k, lda, ldb, batch, step_a, step_b, step_d;
-    int32_t dtype, trans_a, trans_b, bias, align_a, align_b, align_d, used;
+    int32_t dtype, to, trans_a, trans_b, more, align_a, align_b, align_d;
 } key;
 
 typedef struct entry {
@@ -30,6 +32,7 @@ typedef struct entry {
     cublasLtMatmulDesc_t desc;
     cublasLtMatrixLayout_t a, b, d;
     cublasLtMatmulAlgo_t algo;
+    int refused; /* there is no algorithm for it */
 } entry;
 
 typedef struct blas {
@@ -118,13 +121,13 @@ static cublasStatus_t describe(blas *s, entry *e)
     cublasStatus_t c = cublasLtMatmulDescCreate(&e->desc, compute, k->dtype == LKS_F64 ? CUDA_R_64F : CUDA_R_32F);
     GO(cublasLtMatmulDescSetAttribute(e->desc, CUBLASLT_MATMUL_DESC_TRANSA, &ta, sizeof ta));
     GO(cublasLtMatmulDescSetAttribute(e->desc, CUBLASLT_MATMUL_DESC_TRANSB, &tb, sizeof tb));
-    if (k->bias) {
-        cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
+    if (k->more) {
+        cublasLtEpilogue_t epilogue = k->more == BIAS ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_BGRADB;
         GO(cublasLtMatmulDescSetAttribute(e->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue));
     }
     GO(layout(&e->a, k->dtype, k->trans_a ? k->k : k->m, k->trans_a ? k->m : k->k, k->lda, k->batch, k->step_a));
     GO(layout(&e->b, k->dtype, k->trans_b ? k->n : k->k, k->trans_b ? k->k : k->n, k->ldb, k->batch, k->step_b));
-    GO(layout(&e->d, k->dtype, k->m, k->n, k->m, k->batch, k->step_d));
+    GO(layout(&e->d, k->to, k->m, k->n, k->m, k->batch, k->step_d));
     GO(cublasLtMatmulPreferenceCreate(&wish));
     GO(cublasLtMatmulPreferenceSetAttribute(wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &room, sizeof room));
     GO(cublasLtMatmulPreferenceSetAttribute(wish, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &align[0],
@@ -142,7 +145,7 @@ static cublasStatus_t describe(blas *s, entry *e)
     return c;
 }
 
-/* The remembered product, or a new one. */
+/* The remembered product, or a new one. One with sums may be refused: (*out)->refused. */
 static lks_status lookup(lksi_cuda *cuda, const lksi_args *a, blas *s, const key *k, entry **out)
 {
     void **at = lksi_remembered_at(cuda, &s->known, k, sizeof *k, drop);
@@ -151,7 +154,8 @@ static lks_status lookup(lksi_cuda *cuda, const lksi_args *a, blas *s, const key
     if (!e) return lksi_cuda_why(a, LKS_ERR_MEMORY, "no host memory");
     e->k = *k;
     cublasStatus_t c = describe(s, e);
-    if (c != CUBLAS_STATUS_SUCCESS) {
+    e->refused = c != CUBLAS_STATUS_SUCCESS && k->more == SUMS;
+    if (c != CUBLAS_STATUS_SUCCESS && !e->refused) {
         drop(cuda, e);
         return failed(a, "cublasLt has no algorithm for this product", c);
     }
@@ -257,13 +261,37 @@ static int alike(const lksi_view *c, const lksi_view *z)
     return same;
 }
 
-/* z[..., m, n] = x[..., m, k] y[..., k, n] (+ bias[n]); all have two dims at least, z is dense. plus: or NULL. */
 static lks_status product(lksi_cuda *cuda, cudaStream_t stream, const lksi_args *a, lksi_view x, lksi_view y,
-                          const lksi_view *z, const lksi_view *bias, const added *plus)
+                          const lksi_view *z, const lksi_view *bias, const added *plus, lksi_view *sums);
+
+/* A result of another dtype than the library writes from these operands: made in theirs, then converted. */
+static lks_status product_elsewhere(lksi_cuda *cuda, cudaStream_t stream, const lksi_args *a, lksi_view x, lksi_view y,
+                                    const lksi_view *z, const lksi_view *bias, const added *plus)
+{
+    lksi_args b = *a;
+    lksi_view to = *z, whole = a->out[0];
+    int64_t count = 1;
+    for (int d = 0; d < z->ndim; d++) count *= z->shape[d];
+    to.dtype = whole.dtype = x.dtype;
+    TRY(lksi_cuda_scratch(cuda, stream, a, RESULT, count * bytes_of(to.dtype) + 16, &to.data));
+    whole.data = to.data;
+    b.out = &whole;
+    TRY(product(cuda, stream, &b, x, y, &to, bias, plus, NULL));
+    return lksi_cuda_copy_view(stream, a, z, &to);
+}
+
+/* z[..., m, n] = x[..., m, k] y[..., k, n] (+ bias[n]); all have two dims at least, z is dense. plus: or NULL. sums: or
+ * NULL; sums of x over k, [m]: made here, or data becomes NULL. */
+static lks_status product(lksi_cuda *cuda, cudaStream_t stream, const lksi_args *a, lksi_view x, lksi_view y,
+                          const lksi_view *z, const lksi_view *bias, const added *plus, lksi_view *sums)
 {
     const int64_t m = x.shape[x.ndim - 2], k = x.shape[x.ndim - 1], n = y.shape[y.ndim - 1];
-    const int size = bytes_of(z->dtype), batch_dims = z->ndim - 2;
+    const int size = bytes_of(z->dtype), in = bytes_of(x.dtype), batch_dims = z->ndim - 2;
     const lksi_view *c_view = plus && plus->beta != 0 ? plus->c : NULL;
+    void *sum_data = sums ? sums->data : NULL;
+    if (sums) sums->data = NULL;
+    if (z->dtype != x.dtype && !(in == 2 && z->dtype == LKS_F32))
+        return product_elsewhere(cuda, stream, a, x, y, z, bias, plus);
     double alpha = plus ? plus->alpha : 1, beta = c_view ? plus->beta : 0;
     blas *s;
     if (k == 0 && c_view) return scaled(cuda, stream, a, c_view, beta);
@@ -338,7 +366,7 @@ static lks_status product(lksi_cuda *cuda, cudaStream_t stream, const lksi_args 
         for (int d = inner - 1; d >= 0; d--) {
             int64_t i = at % b.shape[d];
             at /= b.shape[d];
-            px += i * b.x[d] * size, py += i * b.y[d] * size, pz += i * b.z[d] * size;
+            px += i * b.x[d] * in, py += i * b.y[d] * in, pz += i * b.z[d] * size;
         }
         /* Row-major z is column-major z', of y' x'. */
         key q;
@@ -347,8 +375,9 @@ static lks_status product(lksi_cuda *cuda, cudaStream_t stream, const lksi_args 
         q.lda = ldy, q.ldb = ldx;
         q.batch = inner >= 0 ? b.shape[inner] : 1;
         if (inner >= 0) q.step_a = b.y[inner], q.step_b = b.x[inner], q.step_d = b.z[inner];
-        q.dtype = z->dtype, q.trans_a = trans_y, q.trans_b = trans_x, q.bias = bias_data != NULL;
-        q.align_a = alignment(py, q.step_a * size), q.align_b = alignment(px, q.step_b * size);
+        q.dtype = x.dtype, q.to = z->dtype, q.trans_a = trans_y, q.trans_b = trans_x;
+        q.more = bias_data ? BIAS : PLAIN;
+        q.align_a = alignment(py, q.step_a * in), q.align_b = alignment(px, q.step_b * in);
         q.align_d = alignment(pz, q.step_d * size);
         const char *pc = c_data + (pz - (char *)z->data);
         if (alignment(pc, q.step_d * size) < q.align_d) q.align_d = alignment(pc, q.step_d * size);
@@ -357,11 +386,17 @@ static lks_status product(lksi_cuda *cuda, cudaStream_t stream, const lksi_args 
             continue;
         }
         entry *e = NULL;
-        TRY(lookup(cuda, a, s, &q, &e));
+        if (sum_data && !plus && !bias && outer == 1 && q.batch == 1 && z->dtype != LKS_F64 &&
+            (uintptr_t)sum_data % 16 == 0) {
+            q.more = SUMS;
+            TRY(lookup(cuda, a, s, &q, &e));
+            if (e->refused) q.more = PLAIN;
+        }
+        if (q.more != SUMS) TRY(lookup(cuda, a, s, &q, &e));
+        const void *more = q.more == SUMS ? sum_data : bias_data;
         cublasStatus_t c = CUBLAS_STATUS_SUCCESS;
-        if (bias_data)
-            GO(cublasLtMatmulDescSetAttribute(e->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias_data,
-                                              sizeof bias_data));
+        if (more) GO(cublasLtMatmulDescSetAttribute(e->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &more, sizeof more));
+        if (q.more == SUMS) sums->data = sum_data;
         const int dbl = z->dtype == LKS_F64;
         const float alpha32 = (float)alpha, beta32 = (float)beta;
         GO(cublasLtMatmul(s->lt, e->desc, dbl ? (const void *)&alpha : &alpha32, py, e->a, px, e->b,
@@ -406,7 +441,7 @@ static lks_status matmul(lksi_cuda *cuda, cudaStream_t stream, const lksi_args *
         z.shape[z.ndim++ - 1] = 1;
     }
     dense(&z);
-    return product(cuda, stream, a, x, y, &z, NULL, plus);
+    return product(cuda, stream, a, x, y, &z, NULL, plus, NULL);
 }
 
 ROW(matmul) { return matmul(cuda, stream, a, NULL); }
@@ -423,7 +458,7 @@ ROW(addmv) { return lksi_cuda_addmm(cuda, stream, a); }
 lks_status lksi_cuda_product(lksi_cuda *cuda, cudaStream_t stream, const lksi_args *a, const lksi_view *x,
                              const lksi_view *y, const lksi_view *z)
 {
-    return product(cuda, stream, a, *x, *y, z, NULL, NULL);
+    return product(cuda, stream, a, *x, *y, z, NULL, NULL, NULL);
 }
 
 ROW(linear)
@@ -439,5 +474,23 @@ ROW(linear)
         z.ndim = 2;
     }
     dense(&z);
-    return product(cuda, stream, a, x, y, &z, bias, NULL);
+    return product(cuda, stream, a, x, y, &z, bias, NULL, NULL);
+}
+
+/* dweight = dy^T x, dbias = sums of dy over rows: in the product's epilogue, or where it cannot be in a kernel. */
+ROW(linear_weight_backward)
+{
+    lksi_view x = a->in[0], z = a->out[0], sums = a->out[1];
+    const int64_t rows = x.shape[0], row = x.stride[0];
+    x.shape[0] = x.shape[1], x.stride[0] = x.stride[1];
+    x.shape[1] = rows, x.stride[1] = row;
+    dense(&z);
+    const int empty = z.shape[0] == 0 || z.shape[1] == 0;
+    if (empty || rows == 0 || sums.dtype != z.dtype || sums.stride[0] != 1) sums.data = NULL;
+    if (!empty) TRY(product(cuda, stream, a, x, a->in[1], &z, NULL, NULL, &sums));
+    if (sums.data || a->out[1].shape[0] == 0) return LKS_OK;
+    lksi_args b = *a;
+    b.nin = b.nout = 1, b.out = &a->out[1];
+    b.attr.reduce.mask = 1, b.attr.reduce.keepdim = 0, b.attr.reduce.dtype = a->out[1].dtype;
+    return lksi_cuda_sum(cuda, stream, &b);
 }

@@ -36,7 +36,7 @@ lks_status lksi_cuda_copy_view(cudaStream_t stream, const lksi_args *a, const lk
 
 /* z = x y, all dense in their last two dims or not, of one dtype (blas.c); z has every batch dim. It uses the scratch
  * slots below LKSI_CUDA_PRODUCT_SLOTS. */
-#define LKSI_CUDA_PRODUCT_SLOTS 4
+#define LKSI_CUDA_PRODUCT_SLOTS 5
 lks_status lksi_cuda_product(lksi_cuda *cuda, cudaStream_t stream, const lksi_args *a, const lksi_view *x,
                              const lksi_view *y, const lksi_view *z);
 

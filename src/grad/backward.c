@@ -14,6 +14,7 @@ typedef struct walk {
     int64_t pass;
     int retain, create_graph;
     int64_t scale; /* tensor.grad_scale of what arrives at leaves */
+    lks_tensor *visited, *low; /* gradient of the node being visited; the same in another dtype, or NULL */
     lksi_node **heap; /* nodes with gradients, highest number first */
     int64_t heap_count, heap_room;
     lksi_node **stack; /* discovery */
@@ -113,13 +114,15 @@ static lks_status discover(walk *w, lksi_node *root)
 
 /* --- accumulation --- */
 
-static lks_tensor *conform(lks_tensor *g, lks_dtype dtype, int ndim, const int64_t *shape)
+static int has_shape(const lks_tensor *t, int ndim, const int64_t *shape)
 {
-    if (g->v.dtype == dtype && g->v.ndim == ndim) {
-        int d = 0;
-        while (d < ndim && g->v.shape[d] == shape[d]) d++;
-        if (d == ndim) return g;
-    }
+    return t->v.ndim == ndim && !memcmp(t->v.shape, shape, (size_t)ndim * sizeof *shape);
+}
+
+static lks_tensor *conform(const walk *w, lks_tensor *g, lks_dtype dtype, int ndim, const int64_t *shape)
+{
+    if (w->low && g == w->visited && w->low->v.dtype == dtype && has_shape(w->low, ndim, shape)) return w->low;
+    if (g->v.dtype == dtype && has_shape(g, ndim, shape)) return g;
     return lks_to(lksi_sum_to(g, ndim, shape), dtype);
 }
 
@@ -140,7 +143,7 @@ static lks_status add_in(walk *w, lks_tensor **sum, uint8_t *own, lks_tensor *g,
         *sum = lksi_keep(g);
         return LKS_OK;
     }
-    if (*own && !w->create_graph)
+    if ((*own || unseen(*sum)) && !w->create_graph)
         return lksi_call(w->ctx, w->where, LKSI_OP_accumulate, 1, &g, NULL, 1, sum);
     lks_tensor *s = lks_add(*sum, g);
     if (!s) return w->ctx->base.code;
@@ -213,9 +216,11 @@ static lks_status deliver(walk *w, lksi_edge e, lks_tensor *g, int fresh)
 {
     if (e.node) {
         const lksi_meta *m = &e.node->out[e.out];
-        if (!(g = conform(g, m->dtype, m->ndim, m->shape))) return w->ctx->base.code;
+        if (!(g = conform(w, g, m->dtype, m->ndim, m->shape))) return w->ctx->base.code;
         int first = 1;
         for (int i = 0; i < e.node->nout; i++) first &= !e.node->grad[i];
+        lks_release(e.node->low);
+        e.node->low = NULL;
         TRY(add_in(w, &e.node->grad[e.out], &e.node->grad_own[e.out], g, fresh));
         lks_status s = first ? heap_push(w, e.node) : LKS_OK;
         if (s != LKS_OK) { /* out of the heap nobody would clear it, and the next pass would find it */
@@ -225,7 +230,7 @@ static lks_status deliver(walk *w, lksi_edge e, lks_tensor *g, int fresh)
         return s;
     }
     lks_tensor *leaf = e.leaf;
-    if (g != leaf->grad_slot && !(g = conform(g, leaf->v.dtype, leaf->v.ndim, leaf->v.shape))) return w->ctx->base.code;
+    if (g != leaf->grad_slot && !(g = conform(w, g, leaf->v.dtype, leaf->v.ndim, leaf->v.shape))) return w->ctx->base.code;
     leaf->uses--;
     if (!leaf->requires_grad) return LKS_OK; /* frozen since the forward */
     if (w->capturing) return capture(w, leaf, g);
@@ -291,7 +296,7 @@ lks_tensor *lksi_back_whole(const lksi_back *b, int i, int *fail)
     int out = b->node->edge[i].out;
     *fail = 0;
     if (!n || b->create_graph) return NULL;
-    if (n->grad[out] && n->grad_own[out]) return n->grad[out];
+    if (n->grad[out] && (n->grad_own[out] || unseen(n->grad[out]))) return n->grad[out];
     lks_tensor *whole;
     int first = 1;
     for (int k = 0; k < n->nout; k++) first &= !n->grad[k];
@@ -305,6 +310,120 @@ lks_tensor *lksi_back_whole(const lksi_back *b, int i, int *fail)
     n->grad[out] = lks_keep(whole);
     n->grad_own[out] = 1;
     return whole;
+}
+
+lks_tensor *lksi_back_there(const lksi_back *b, int i, lks_tensor **into)
+{
+    lksi_edge e = b->node->edge[i];
+    *into = NULL;
+    lks_tensor *there = e.node && !b->create_graph ? e.node->grad[e.out] : NULL;
+    if (!there || !lksi_is_contiguous(&there->v)) return lks_none;
+    if (e.node->grad_own[e.out] || unseen(there)) *into = there;
+    return there;
+}
+
+/* Rows whose rule hands on what it gets: add. What it hands to an input of 16 bits will be cast. */
+int lksi_back_low(const lksi_back *b, int i)
+{
+    const lksi_node *n = b->node->edge[i].node;
+    if (!n || b->create_graph || n->op != LKSI_OP_add || n->out[0].dtype != LKS_F32) return 0;
+    for (int k = 0; k < n->nin; k++) {
+        const lksi_node *to = n->edge[k].node;
+        const lksi_meta *m = to ? &to->out[n->edge[k].out] : NULL;
+        if (m && (m->dtype == LKS_BF16 || m->dtype == LKS_F16) && m->ndim == n->out[0].ndim &&
+            !memcmp(m->shape, n->out[0].shape, (size_t)m->ndim * sizeof *m->shape))
+            return m->dtype + 1;
+    }
+    return 0;
+}
+
+lks_status lksi_back_joined(lksi_back *b, int i, lks_tensor *sum, lks_tensor *low)
+{
+    lksi_edge e = b->node->edge[i];
+    lksi_node *n = e.node;
+    if (!n || !n->grad[e.out]) {
+        TRY(deliver(b->walk, e, sum, 1));
+    } else if (n->grad[e.out] != sum) {
+        lks_release(n->grad[e.out]);
+        n->grad[e.out] = lks_keep(sum);
+        n->grad_own[e.out] = 1;
+    }
+    if (!n) return LKS_OK;
+    lks_release(n->low);
+    n->low = low && e.out == 0 ? lks_keep(low) : NULL;
+    return LKS_OK;
+}
+
+/* Input i as a view of a part: the nodes of the views, last first, the slice of the whole at the end. Their number; 0:
+ * it is none. */
+enum { CHAIN = 6 };
+static int chain_of(const lksi_back *b, int i, const lksi_node *chain[CHAIN])
+{
+    const lksi_node *n = b->node->edge[i].node;
+    for (int k = 0; n && k < CHAIN; k++) {
+        chain[k] = n;
+        if (n->op == LKSI_OP_slice) return n->attr.slice.step == 1 && n->edge[0].node ? k + 1 : 0;
+        if (n->op != LKSI_OP_view && n->op != LKSI_OP_permute) return 0;
+        n = n->edge[0].node;
+    }
+    return 0;
+}
+
+/* The same view of `whole`; 0: it cannot be had. */
+static int follow(const lksi_node *const *chain, int length, const lksi_view *whole, lksi_view *v)
+{
+    char why[LKSI_WHY];
+    *v = *whole;
+    for (int k = length - 1; k >= 0; k--) {
+        lksi_view out = *v;
+        lksi_args a = {.op = chain[k]->op, .nin = 1, .nout = 1, .in = v, .out = &out, .attr = chain[k]->attr, .why = why};
+        if (lksi_rows[a.op].infer(&a) != LKS_OK) return 0;
+        *v = out;
+    }
+    return 1;
+}
+
+enum { PARTS = 8 };
+lks_tensor *lksi_back_parts(lksi_back *b, int n, lks_tensor **out)
+{
+    const lksi_node *chain[PARTS][CHAIN], *slice[PARTS];
+    int length[PARTS];
+    if (n < 1 || n > PARTS || b->create_graph || !b->slots) return lks_none;
+    int64_t covered = 0;
+    for (int i = 0; i < n; i++) {
+        if (!(length[i] = chain_of(b, i, chain[i]))) return lks_none;
+        slice[i] = chain[i][length[i] - 1];
+        const lksi_edge *e = &slice[i]->edge[0], *e0 = &slice[0]->edge[0];
+        if (e->node != e0->node || e->out != e0->out || slice[i]->attr.slice.dim != slice[0]->attr.slice.dim)
+            return lks_none;
+        for (int k = 0; k < i; k++)
+            if (slice[i]->attr.slice.start < slice[k]->attr.slice.stop &&
+                slice[k]->attr.slice.start < slice[i]->attr.slice.stop)
+                return lks_none;
+        covered += slice[i]->attr.slice.stop - slice[i]->attr.slice.start;
+    }
+    lksi_edge e = slice[0]->edge[0];
+    const lksi_meta *m = &e.node->out[e.out];
+    int dim = slice[0]->attr.slice.dim;
+    if (e.node->grad[e.out] || dim < 0 || dim >= m->ndim || covered != m->shape[dim]) return lks_none;
+    lksi_view v, part;
+    lksi_view_init(&v, m->dtype, m->ndim, m->shape);
+    v.data = NULL;
+    for (int i = 0; i < n; i++)
+        if (!follow(chain[i], length[i], &v, &part)) return lks_none;
+    lks_tensor *whole = lksi_tensor_new(b->ctx, &v, lksi_rows[b->node->op].name);
+    for (int i = 0; i < n && whole; i++) {
+        follow(chain[i], length[i], &whole->v, &part);
+        if (!(out[i] = lksi_tensor_on(whole->st, &part))) return NULL;
+    }
+    return whole;
+}
+
+lks_status lksi_back_parts_done(lksi_back *b, lks_tensor *whole)
+{
+    const lksi_node *chain[CHAIN];
+    int length = chain_of(b, 0, chain);
+    return deliver(b->walk, chain[length - 1]->edge[0], whole, 1);
 }
 
 /* --- the walk --- */
@@ -338,9 +457,10 @@ static lks_status visit(walk *w, lksi_node *n)
     lks_status s = lks_scope_begin(ctx);
     if (s == LKS_OK) {
         lksi_back b = {.ctx = ctx, .node = n, .attr = &n->attr, .g = n->grad[0], .grad = grad,
-                       .create_graph = w->create_graph, .slots = !w->capturing};
+                       .walk = w, .create_graph = w->create_graph, .slots = !w->capturing};
         const char *before = ctx->visiting;
         ctx->visiting = name;
+        w->visited = n->grad[0], w->low = n->low;
         s = rule(&b);
         for (int i = 0; i < n->nin && s == LKS_OK; i++) {
             if (!grad[i] || !lksi_back_needs(&b, i)) continue;
@@ -348,6 +468,7 @@ static lks_status visit(walk *w, lksi_node *n)
             for (int k = 0; k < n->nin && n->nin > 1; k++) fresh &= k == i || !grad[k] || grad[k]->st != grad[i]->st;
             s = deliver(w, n->edge[i], grad[i], fresh);
         }
+        w->visited = w->low = NULL;
         ctx->visiting = before;
         lks_scope_end(ctx);
     }
@@ -380,6 +501,8 @@ static lks_status go(walk *w, lks_tensor *root, lks_tensor *seed)
             n->grad[i] = NULL;
             n->grad_own[i] = 0;
         }
+        lks_release(n->low);
+        n->low = NULL;
         if (s == LKS_OK && !w->retain) lksi_node_free_saved(n);
         lksi_owned_drop(&n->own);
         TRY(s);
@@ -432,6 +555,8 @@ static lks_status walk_from(walk *w, lks_tensor *root, lks_tensor *gradient)
                 n->grad[i] = NULL;
                 n->grad_own[i] = 0;
             }
+            lks_release(n->low);
+            n->low = NULL;
             lksi_owned_drop(&n->own);
         }
         for (int64_t i = 0; i < w->leaf_count; i++) lks_release(w->leaf[i]);

@@ -16,6 +16,7 @@ typedef struct lksi_back {
     const lksi_attr *attr;
     lks_tensor *g;     /* gradient of output 0 */
     lks_tensor **grad; /* to be set: nin entries, NULL = none */
+    void *walk; /* backward.c's */
     int create_graph;
     int slots; /* gradients go to .grad: lksi_back_slot may be used */
 } lksi_back;
@@ -39,5 +40,20 @@ lks_tensor *lksi_back_slot(const lksi_back *b, int i);
 /* For views of a part: the gradient under way of the whole that input i is a part of, zero-filled if new, ours to add
  * into; NULL when the part must be padded instead (leaf, recorded backward); *fail on error. */
 lks_tensor *lksi_back_whole(const lksi_back *b, int i, int *fail);
+
+/* For rules whose op can add what it makes to what is there: the gradient that has arrived where input i's goes, of
+ * that dtype and dense, and in *into the same if it may be written in place; lks_none and NULL: there is none. */
+lks_tensor *lksi_back_there(const lksi_back *b, int i, lks_tensor **into);
+/* The 16-bit dtype, plus 1, in which that gradient will be wanted too; 0: in none. */
+int lksi_back_low(const lksi_back *b, int i);
+/* Hands over the gradient of input i with what was there in it, and a copy in the dtype of lksi_back_low (or NULL).
+ * Instead of setting grad[i]. */
+lks_status lksi_back_joined(lksi_back *b, int i, lks_tensor *sum, lks_tensor *low);
+
+/* Inputs 0 .. n-1 are views that make up one tensor without overlap, and nothing has arrived for that yet: a gradient of
+ * it with memory that is not written, and in out[] the same views of it, to be written by the rule and handed over with
+ * lksi_back_parts_done. Returns lks_none where it is not so, NULL on error. */
+lks_tensor *lksi_back_parts(lksi_back *b, int n, lks_tensor **out);
+lks_status lksi_back_parts_done(lksi_back *b, lks_tensor *whole);
 
 #endif

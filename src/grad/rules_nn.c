@@ -112,6 +112,14 @@ RULE(linear)
         lksi_meta m = lksi_back_meta(b, 0);
         GIVE(0, lksi_reshape_like(lksi_matmul_into(g, w, NULL), m.ndim, m.shape));
     }
+    if (lksi_back_needs(b, 1) && lksi_back_needs(b, 2) && !b->create_graph) { /* both in one pass over g */
+        lks_tensor *in[2] = {g, rows_of(x)}, *out[2] = {lksi_back_slot(b, 1), lksi_back_slot(b, 2)};
+        lksi_attr attr = {.cast = {.dtype = lksi_back_meta(b, 2).dtype}};
+        if (lksi_call(b->ctx, "linear", LKSI_OP_linear_weight_backward, 2, in, &attr, 2, out))
+            return lksi_rule_failed(b);
+        b->grad[1] = out[0], b->grad[2] = out[1];
+        return LKS_OK;
+    }
     if (lksi_back_needs(b, 1)) {
         lks_tensor *x2 = rows_of(x);
         GIVE(1, x2 ? lksi_matmul_into(lksi_mT(g), x2, lksi_back_slot(b, 1)) : NULL);
@@ -142,9 +150,36 @@ static lks_status norm_back(lksi_back *b, int op)
     return LKS_OK;
 }
 
+/* dx in the last but one place of `in` and the first of `out`, its copy in the last of `out`: added to what has arrived
+ * at x, as a residual's gradient has, and written in 16 bits too where that will be wanted. */
+static lks_status norm_sum(lksi_back *b, int op, int nin, lks_tensor **in, int nout, lks_tensor **out)
+{
+    lksi_attr attr = *b->attr;
+    if (lksi_back_needs(b, 0) && lksi_back_meta(b, 0).dtype == in[1]->v.dtype) {
+        in[nin - 1] = lksi_back_there(b, 0, &out[0]);
+        attr.norm.low = lksi_back_low(b, 0);
+    }
+    TRY(lksi_call(b->ctx, lksi_rows[op].name, op, nin, in, &attr, nout, out));
+    for (int i = 1; i < nout - 1; i++)
+        if (lksi_back_needs(b, i)) b->grad[i] = out[i];
+    if (!lksi_back_needs(b, 0)) return LKS_OK;
+    if (in[nin - 1] == lks_none && !attr.norm.low) {
+        b->grad[0] = out[0];
+        return LKS_OK;
+    }
+    return lksi_back_joined(b, 0, out[0], attr.norm.low ? out[nout - 1] : NULL);
+}
+
 RULE(layer_norm)
 {
-    return b->create_graph ? lksi_again_layer_norm(b, 1) : norm_back(b, LKSI_OP_layer_norm_backward);
+    if (b->create_graph) return lksi_again_layer_norm(b, 1);
+    lks_tensor *in[6] = {b->g, lksi_back_in(b, 0), lksi_back_in(b, 1), lksi_back_out(b, 1), lksi_back_out(b, 2), lks_none};
+    lks_tensor *out[4] = {NULL, NULL, NULL, NULL};
+    if (in[2] != lks_none) {
+        out[1] = lksi_back_needs(b, 1) ? lksi_back_slot(b, 1) : NULL;
+        out[2] = lksi_back_needs(b, 2) ? lksi_back_slot(b, 2) : NULL;
+    }
+    return norm_sum(b, LKSI_OP_layer_norm_backward, 6, in, 4, out);
 }
 
 RULE(group_norm) { return b->create_graph ? lksi_again_group_norm(b) : norm_back(b, LKSI_OP_group_norm_backward); }
@@ -152,12 +187,10 @@ RULE(group_norm) { return b->create_graph ? lksi_again_group_norm(b) : norm_back
 RULE(rms_norm)
 {
     if (b->create_graph) return lksi_again_layer_norm(b, 0);
-    lks_tensor *in[4] = {b->g, lksi_back_in(b, 0), lksi_back_in(b, 1), lksi_back_out(b, 1)}, *out[2] = {NULL, NULL};
+    lks_tensor *in[5] = {b->g, lksi_back_in(b, 0), lksi_back_in(b, 1), lksi_back_out(b, 1), lks_none};
+    lks_tensor *out[3] = {NULL, NULL, NULL};
     if (in[2] != lks_none && lksi_back_needs(b, 1)) out[1] = lksi_back_slot(b, 1);
-    TRY(lksi_call(b->ctx, "rms_norm", LKSI_OP_rms_norm_backward, 4, in, b->attr, 2, out));
-    for (int i = 0; i < 2; i++)
-        if (lksi_back_needs(b, i)) b->grad[i] = out[i];
-    return LKS_OK;
+    return norm_sum(b, LKSI_OP_rms_norm_backward, 5, in, 3, out);
 }
 
 /* Statistics of all ranks: so are the sums that dx is made of. Collective. */
@@ -259,8 +292,10 @@ RULE(attention)
     if (b->create_graph && b->attr->attention.p == 0) return lksi_again_attention(b);
     lks_tensor *in[7] = {b->g, lksi_back_in(b, 0), lksi_back_in(b, 1), lksi_back_in(b, 2), lksi_back_in(b, 3),
                          lksi_back_out(b, 0), lksi_back_out(b, 1)};
-    lks_tensor *out[3] = {NULL, NULL, NULL};
+    lks_tensor *out[3] = {NULL, NULL, NULL}, *whole = lksi_back_parts(b, 3, out); /* q, k, v side by side */
+    if (!whole) return lksi_rule_failed(b);
     TRY(lksi_call(b->ctx, "attention", LKSI_OP_attention_backward, 7, in, b->attr, 3, out));
+    if (whole != lks_none) return lksi_back_parts_done(b, whole);
     for (int i = 0; i < 3; i++)
         if (lksi_back_needs(b, i)) b->grad[i] = out[i];
     return LKS_OK;

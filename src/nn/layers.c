@@ -3,6 +3,7 @@
  * layers.c - linear, embedding, convolution, norms, dropout, attention as modules.
  */
 #include "nn/module.h"
+#include "ops/ops.h"
 
 #include <lockstep/ops.h>
 
@@ -148,12 +149,13 @@ typedef struct norm {
     int mean, var;                          /* their places in the set */
     double momentum, eps;
     int sync; /* batch norm: statistics of all ranks */
+    int for_products; /* layer norm: its result goes to products alone, so it is made in the dtype that they ask for */
 } norm;
 
 static lks_tensor *layer_norm_forward(lks_module *m, lks_tensor *x)
 {
     norm *n = (norm *)m;
-    return lks_layer_norm(x, 1, n->weight, n->bias, n->eps);
+    return lksi_layer_norm(x, 1, n->weight, n->bias, n->eps, n->for_products);
 }
 
 /* Statistics are staged where a step may follow: in training, and not under no_grad. */
@@ -227,6 +229,8 @@ lks_status lks_layer_norm_create(lks_params *ps, const char *prefix, int64_t dim
 {
     return norm_new(ps, "lks_layer_norm_create", &layer_norm_ops, prefix, dim, 0, eps, m);
 }
+
+void lksi_layer_norm_for_products(lks_module *m) { ((norm *)m)->for_products = 1; }
 
 lks_status lks_batch_norm2d_create(lks_params *ps, const char *prefix, int64_t channels, double momentum, double eps,
                                    lks_module **m)

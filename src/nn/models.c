@@ -107,6 +107,7 @@ static lks_status block_new(lks_params *ps, const char *prefix, int64_t dim, int
     if (s == LKS_OK) s = lks_layer_norm_create(ps, lksi_name(name, prefix, "norm2"), dim, 1e-5, &c[NORM2]);
     if (s == LKS_OK) s = lksi_linear_new(ps, lksi_name(name, prefix, "fc"), dim, 4 * dim, 1, in, &c[FC]);
     if (s == LKS_OK) s = lksi_linear_new(ps, lksi_name(name, prefix, "proj"), 4 * dim, dim, 1, out, &c[PROJ]);
+    if (s == LKS_OK) lksi_layer_norm_for_products(c[NORM1]), lksi_layer_norm_for_products(c[NORM2]);
     return lksi_module_finish(ps, count, s, &b->m, m);
 }
 
@@ -162,6 +163,7 @@ lks_status lks_gpt_create(lks_params *ps, const char *prefix, int64_t vocab, int
         s = block_new(ps, numbered(name, prefix, "blocks", i), dim, heads, dropout,
                       0.02 / sqrt(2 * (double)layers), &c[2 + i]);
     if (s == LKS_OK) s = lks_layer_norm_create(ps, lksi_name(name, prefix, "norm"), dim, 1e-5, &c[2 + layers]);
+    if (s == LKS_OK) lksi_layer_norm_for_products(c[2 + layers]);
     return lksi_module_finish(ps, count, s, &g->m, m);
 }
 

@@ -51,6 +51,8 @@ lks_status lksi_embedding_new(lks_params *ps, const char *prefix, int64_t count,
                               lks_module **m);
 lks_status lksi_attention_new(lks_params *ps, const char *prefix, int64_t dim, int64_t heads, int causal,
                               double dropout, lksi_start qkv, lksi_start proj, lks_module **m);
+/* Layer norm m's results go to linear layers and products alone. */
+void lksi_layer_norm_for_products(lks_module *m);
 /* The weight of an embedding (shared with a head). */
 lks_tensor *lksi_embedding_weight(const lks_module *m);
 

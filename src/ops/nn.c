@@ -3,6 +3,7 @@
  * nn.c - public functions of products, normalisation, softmax, embedding, cat; and the table as the API shows it.
  */
 #include "ops/ops.h"
+#include "autocast/autocast.h"
 #include <lockstep/comm.h>
 
 #include <string.h>
@@ -26,10 +27,25 @@ lks_tensor *lks_linear(lks_tensor *x, lks_tensor *weight, lks_tensor *bias)
 
 lks_tensor *lks_layer_norm(lks_tensor *x, int ndims, lks_tensor *weight, lks_tensor *bias, double eps)
 {
+    return lksi_layer_norm(x, ndims, weight, bias, eps, 0);
+}
+
+/* The dtype of y in which a product would ask for it, plus 1; 0: y's own. */
+static int asked_by_products(lks_context *ctx, lks_tensor *x)
+{
+    lksi_attr none = {{0}};
+    lks_dtype to;
+    if (lksi_autocast_decide(ctx, "lks_layer_norm", LKSI_OP_linear, 1, &x, &none, &to) != LKS_OK) return 0;
+    return to == LKS_DTYPE_NONE || x->v.dtype == LKS_F64 ? 0 : to + 1;
+}
+
+lks_tensor *lksi_layer_norm(lks_tensor *x, int ndims, lks_tensor *weight, lks_tensor *bias, double eps, int for_products)
+{
     lks_tensor *in[3] = {x, weight, bias}, *out[3] = {NULL, NULL, NULL};
     lks_context *ctx = lksi_ctx(3, in);
     if (!ctx) return NULL;
     lksi_attr attr = {.norm = {.ndims = ndims, .eps = eps}};
+    if (for_products && x != lks_none) attr.norm.to = asked_by_products(ctx, x);
     return lksi_call(ctx, "lks_layer_norm", LKSI_OP_layer_norm, 3, in, &attr, 3, out) == LKS_OK ? out[0] : NULL;
 }
 

@@ -20,6 +20,9 @@ lks_tensor *lksi_reshape_like(lks_tensor *x, int ndim, const int64_t *shape);
 lks_tensor *lksi_sum_to(lks_tensor *g, int ndim, const int64_t *shape);
 /* a b with the result written to `into` (may be NULL): the out form for gradients. */
 lks_tensor *lksi_matmul_into(lks_tensor *a, lks_tensor *b, lks_tensor *into);
+/* lks_layer_norm; for_products: y is written in the dtype that autocast would cast it to for a linear layer. */
+lks_tensor *lksi_layer_norm(lks_tensor *x, int ndims, lks_tensor *weight, lks_tensor *bias, double eps,
+                            int for_products);
 /* Ends the innermost scope of a function with n results, which live on in the one outside; s: how it went so far. After
  * a failure all are NULL, and the code is that of the recorded error. */
 lks_status lksi_leave_all(lks_context *ctx, int n, lks_tensor **t, lks_status s);

@@ -66,6 +66,24 @@ lks_status lksi_infer_linear(lksi_args *a)
     return LKS_OK;
 }
 
+lks_status lksi_infer_linear_weight_backward(lksi_args *a)
+{
+    const lksi_view *g = &a->in[0], *x = &a->in[1];
+    lksi_view *dw = &a->out[0], *db = &a->out[1];
+    char s[128], t[128];
+    TRY(same_float(a, g, x));
+    if (g->ndim != 2 || x->ndim != 2 || g->shape[0] != x->shape[0])
+        return lksi_why(a, LKS_ERR_SHAPE, "dy %s and x %s must have the same rows", lksi_shape_text(g, s, sizeof s),
+                        lksi_shape_text(x, t, sizeof t));
+    dw->dtype = x->dtype, db->dtype = a->attr.cast.dtype;
+    dw->ndim = 2, db->ndim = 1;
+    dw->shape[0] = db->shape[0] = g->shape[1];
+    dw->shape[1] = x->shape[1];
+    lksi_contiguous_strides(dw);
+    lksi_contiguous_strides(db);
+    return LKS_OK;
+}
+
 lks_status lksi_infer_mv(lksi_args *a) { return lksi_infer_matmul(a); }
 lks_status lksi_infer_dot(lksi_args *a) { return lksi_infer_matmul(a); }
 

@@ -83,8 +83,25 @@ lks_status lksi_infer_layer_norm(lksi_args *a)
     int64_t rows;
     TRY(layer_norm_check(a, x, input(a, 1), input(a, 2), &rows));
     like(&a->out[0], x, 0);
+    if (a->attr.norm.to) a->out[0].dtype = a->attr.norm.to - 1;
     vector(&a->out[1], wide(x), rows);
     vector(&a->out[2], wide(x), rows);
+    return LKS_OK;
+}
+
+/* Backward: what is added to dx, and dx once more in another dtype. */
+static lks_status more_of_dx(lksi_args *a, const lksi_view *x, const lksi_view *there, lksi_view *low)
+{
+    char s[128], t[128];
+    if (there->ndim >= 0 && (there->dtype != x->dtype || !same_shape(there, x)))
+        return lksi_why(a, LKS_ERR_SHAPE, "there %s does not fit x %s", lksi_shape_text(there, s, sizeof s),
+                        lksi_shape_text(x, t, sizeof t));
+    if (!a->attr.norm.low) {
+        vector(low, x->dtype, 0);
+        return LKS_OK;
+    }
+    like(low, x, 0);
+    low->dtype = a->attr.norm.low - 1;
     return LKS_OK;
 }
 
@@ -103,6 +120,7 @@ lks_status lksi_infer_layer_norm_backward(lksi_args *a)
             return lksi_why(a, LKS_ERR_SHAPE, "statistics %s do not fit x %s", lksi_shape_text(&a->in[i], s, sizeof s),
                             lksi_shape_text(x, t, sizeof t));
     like(&a->out[0], x, 0);
+    TRY(more_of_dx(a, x, input(a, 5), &a->out[3]));
     if (weight->ndim >= 0) {
         like(&a->out[1], weight, 0);
         like(&a->out[2], weight, 0);
@@ -123,6 +141,7 @@ lks_status lksi_infer_rms_norm(lksi_args *a)
     int64_t rows;
     TRY(layer_norm_check(a, x, input(a, 1), NULL, &rows));
     like(&a->out[0], x, 0);
+    if (a->attr.norm.to) a->out[0].dtype = a->attr.norm.to - 1;
     vector(&a->out[1], wide(x), rows);
     return LKS_OK;
 }
@@ -141,7 +160,7 @@ lks_status lksi_infer_rms_norm_backward(lksi_args *a)
     like(&a->out[0], x, 0);
     if (weight->ndim >= 0) like(&a->out[1], weight, 0);
     else vector(&a->out[1], wide(x), 0);
-    return LKS_OK;
+    return more_of_dx(a, x, input(a, 4), &a->out[2]);
 }
 
 /* x [N, C, ...]; weight and bias [C] or absent; groups that divide C. */

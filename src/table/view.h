@@ -44,7 +44,11 @@ typedef union lksi_attr {
     } pool;
     struct { int64_t before[3], after[3], size[5]; int32_t reflect; } edge; /* entries and size as for pool */
     struct { int32_t mode, padding, align; } grid;
-    struct { int32_t ndims; int64_t groups; double eps; } norm; /* groups: group_norm */
+    struct { /* groups: group_norm; to: dtype of y, low: of the copy of dx, both plus 1, 0: that of x, none */
+        int32_t ndims, to, low;
+        int64_t groups;
+        double eps;
+    } norm;
     struct { int32_t training; double momentum, eps; } batch_norm;
     struct { /* wide: result is float32 at least; dtype: of a gradient; kind, order: see loss.h; classes: by infer */
         int64_t ignore_index;

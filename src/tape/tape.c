@@ -77,6 +77,7 @@ static void node_destroy(lksi_owned *self)
         lksi_node_free_saved(d);
         if (d->custom) d->custom_free(d->custom);
         for (int i = 0; i < d->nout; i++) lksi_drop(d->grad[i]);
+        lksi_drop(d->low);
         ctx->live_nodes--;
         lksi_cell_give(&ctx->base, d, d->bytes);
     }

@@ -68,6 +68,7 @@ typedef struct lksi_node {
     lksi_saved *saved; /* nin inputs, then nout outputs */
     lksi_meta *out;    /* nout */
     lks_tensor **grad; /* nout: gradients that arrived in the pass under way (shares) */
+    lks_tensor *low;   /* grad[0] in another dtype, made with it, for edges that want that one (a share); NULL */
     int64_t *part;     /* cat: size of input i along attr.dim.dim, -1 if it was skipped; else NULL */
     uint8_t *grad_own; /* nout: 1 = the tensor is ours alone and may be added to in place */
     struct lksi_node *next_dying;
