@@ -81,7 +81,8 @@ __device__ inline void fetch(uint16_t *to, const lksi_view &v, const place &p, i
 }
 
 /* x[n] = rows of this warp times rows 8 n .. 8 n + 7 of z, N tiles of them. */
-template <class T, int DEEP, int N> __device__ inline void rows_by_rows(float (*x)[4], const uint16_t *a, const uint16_t *z)
+template <class T, int DEEP, int N>
+__device__ inline void rows_by_rows(float (*x)[4], const uint16_t *a, const uint16_t *z)
 {
     const int lane = threadIdx.x % 32;
     const uint16_t *from = z + (lane / 16 * 8 + lane % 8) * deep<DEEP>::LD + lane / 8 % 2 * 8;
@@ -101,7 +102,8 @@ template <class T, int DEEP, int N> __device__ inline void rows_by_rows(float (*
 }
 
 /* sum += p (16 by 8 N, packed here) times the 8 N rows of z. */
-template <class T, int DEEP, int N> __device__ inline void rows_by_columns(float (*sum)[4], float (*p)[4], const uint16_t *z)
+template <class T, int DEEP, int N>
+__device__ inline void rows_by_columns(float (*sum)[4], float (*p)[4], const uint16_t *z)
 {
     const int lane = threadIdx.x % 32;
     const uint16_t *from = z + (lane % 16) * deep<DEEP>::LD + lane / 16 * 8;
@@ -242,7 +244,8 @@ __global__ void __launch_bounds__(MMA_THREADS) mma_attend(const heads s, int64_t
             for (int half = 2; half > 0; half /= 2) total[r] += __shfl_xor_sync(0xffffffffu, total[r], half);
             factor[r] = total[r] == 0 ? 0.0f : 1 / total[r]; /* a row that sees nothing is 0 */
             if (two == 0 && t[r] < s.queries)
-                *at<float>(s.lse, p.b, p.h, t[r]) = (float)((double)top[r] * 0.6931471805599453 + log((double)total[r]));
+                *at<float>(s.lse, p.b, p.h, t[r]) =
+                    (float)((double)top[r] * 0.6931471805599453 + log((double)total[r]));
         }
         write_rows<T, DEEP>(s.y, p, row, s.queries, depth, mine, sum, factor[0], factor[1]);
     }
@@ -250,7 +253,8 @@ __global__ void __launch_bounds__(MMA_THREADS) mma_attend(const heads s, int64_t
 
 /* dq, and delta (dy times y of each query) for mma_back_keys. */
 template <class T, int DEEP>
-__global__ void __launch_bounds__(MMA_THREADS) mma_back_queries(const heads s, int64_t items, int64_t tiles, float *delta)
+__global__ void __launch_bounds__(MMA_THREADS)
+    mma_back_queries(const heads s, int64_t items, int64_t tiles, float *delta)
 {
     enum { KEYS = 32, N = KEYS / 8 };
     uint16_t *qs = attention_tiles, *ds = qs + MMA_ROWS * deep<DEEP>::LD;

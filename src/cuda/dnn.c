@@ -412,7 +412,7 @@ static lks_status go(work *s)
              narrow(k.y, s->y.shape, s->y.ndim) && narrow(k.stride, s->stride, image->ndim - 2) &&
              narrow(k.padding, s->framed ? none : s->padding, image->ndim - 2) &&
              narrow(k.dilation, s->dilation, image->ndim - 2) && narrow(&k.groups, &s->groups, 1);
-    k.kind = s->kind, k.dtype = s->x.dtype, k.dims = image->ndim, k.bias = s->bias != NULL && s->kind == FORWARD;
+    k.kind = s->kind, k.dtype = s->kind == BACKWARD_INPUT ? s->w.dtype : s->x.dtype, k.dims = image->ndim, k.bias = s->bias != NULL && s->kind == FORWARD;
     int64_t per = count(image) / image->shape[0], per_y = count(&s->y) / s->y.shape[0];
     if (!ok || per > INT_MAX || per_y > INT_MAX || count(&s->w) > INT_MAX)
         return lksi_cuda_why(s->a, LKS_ERR_UNSUPPORTED,
@@ -435,9 +435,13 @@ static lks_status go(work *s)
         k.last = !k.last;
     }
 
+    /* A result of another dtype (a float32 gradient of a 16-bit weight) is made in theirs and converted. */
     lksi_view x = s->x, w = s->w, y = s->y;
+    const int alike = out->dtype == k.dtype;
+    x.dtype = w.dtype = y.dtype = k.dtype;
     if (s->framed) {
         x = s->frame;
+        x.dtype = k.dtype;
         TRY(room(s->cuda, s->stream, s->a, COPY_X, k.last, &x));
         if (s->kind != BACKWARD_INPUT) {
             lksi_view hole = inside(s, &x);
@@ -446,13 +450,13 @@ static lks_status go(work *s)
         }
     } else if (s->kind != BACKWARD_INPUT) {
         TRY(straighten(s->cuda, s->stream, s->a, COPY_X, k.last, &x));
-    } else if (!packed(&x, k.last)) {
+    } else if (!alike || !packed(&x, k.last)) {
         TRY(room(s->cuda, s->stream, s->a, COPY_X, k.last, &x));
     }
     if (s->kind != BACKWARD_WEIGHT) TRY(straighten(s->cuda, s->stream, s->a, COPY_W, k.last, &w));
-    else if (!packed(&w, k.last)) TRY(room(s->cuda, s->stream, s->a, COPY_W, k.last, &w));
+    else if (!alike || !packed(&w, k.last)) TRY(room(s->cuda, s->stream, s->a, COPY_W, k.last, &w));
     if (s->kind != FORWARD) TRY(straighten(s->cuda, s->stream, s->a, COPY_Y, k.last, &y));
-    else if (!packed(&y, k.last)) TRY(room(s->cuda, s->stream, s->a, COPY_Y, k.last, &y));
+    else if (!alike || !packed(&y, k.last)) TRY(room(s->cuda, s->stream, s->a, COPY_Y, k.last, &y));
 
     TRY(run(s, d, &k, &x, &w, &y));
     if (s->kind == FORWARD) return y.data == s->y.data ? LKS_OK : lksi_cuda_copy_view(s->stream, s->a, &s->y, &y);

@@ -230,7 +230,8 @@ static lks_status deliver(walk *w, lksi_edge e, lks_tensor *g, int fresh)
         return s;
     }
     lks_tensor *leaf = e.leaf;
-    if (g != leaf->grad_slot && !(g = conform(w, g, leaf->v.dtype, leaf->v.ndim, leaf->v.shape))) return w->ctx->base.code;
+    if (g != leaf->grad_slot && !(g = conform(w, g, leaf->v.dtype, leaf->v.ndim, leaf->v.shape)))
+        return w->ctx->base.code;
     leaf->uses--;
     if (!leaf->requires_grad) return LKS_OK; /* frozen since the forward */
     if (w->capturing) return capture(w, leaf, g);
@@ -376,7 +377,8 @@ static int follow(const lksi_node *const *chain, int length, const lksi_view *wh
     *v = *whole;
     for (int k = length - 1; k >= 0; k--) {
         lksi_view out = *v;
-        lksi_args a = {.op = chain[k]->op, .nin = 1, .nout = 1, .in = v, .out = &out, .attr = chain[k]->attr, .why = why};
+        lksi_args a = {.op = chain[k]->op, .nin = 1, .nout = 1, .in = v, .out = &out, .why = why};
+        a.attr = chain[k]->attr;
         if (lksi_rows[a.op].infer(&a) != LKS_OK) return 0;
         *v = out;
     }

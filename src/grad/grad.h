@@ -50,9 +50,9 @@ int lksi_back_low(const lksi_back *b, int i);
  * Instead of setting grad[i]. */
 lks_status lksi_back_joined(lksi_back *b, int i, lks_tensor *sum, lks_tensor *low);
 
-/* Inputs 0 .. n-1 are views that make up one tensor without overlap, and nothing has arrived for that yet: a gradient of
- * it with memory that is not written, and in out[] the same views of it, to be written by the rule and handed over with
- * lksi_back_parts_done. Returns lks_none where it is not so, NULL on error. */
+/* Inputs 0 .. n-1 are views that make up one tensor without overlap, and nothing has arrived for that yet: a gradient
+ * of it with memory that is not written, and in out[] the same views of it, to be written by the rule and handed over
+ * with lksi_back_parts_done. Returns lks_none where it is not so, NULL on error. */
 lks_tensor *lksi_back_parts(lksi_back *b, int n, lks_tensor **out);
 lks_status lksi_back_parts_done(lksi_back *b, lks_tensor *whole);
 

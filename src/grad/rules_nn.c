@@ -173,7 +173,8 @@ static lks_status norm_sum(lksi_back *b, int op, int nin, lks_tensor **in, int n
 RULE(layer_norm)
 {
     if (b->create_graph) return lksi_again_layer_norm(b, 1);
-    lks_tensor *in[6] = {b->g, lksi_back_in(b, 0), lksi_back_in(b, 1), lksi_back_out(b, 1), lksi_back_out(b, 2), lks_none};
+    lks_tensor *in[6] = {b->g, lksi_back_in(b, 0), lksi_back_in(b, 1), lksi_back_out(b, 1), lksi_back_out(b, 2),
+                         lks_none};
     lks_tensor *out[4] = {NULL, NULL, NULL, NULL};
     if (in[2] != lks_none) {
         out[1] = lksi_back_needs(b, 1) ? lksi_back_slot(b, 1) : NULL;

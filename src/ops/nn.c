@@ -39,7 +39,8 @@ static int asked_by_products(lks_context *ctx, lks_tensor *x)
     return to == LKS_DTYPE_NONE || x->v.dtype == LKS_F64 ? 0 : to + 1;
 }
 
-lks_tensor *lksi_layer_norm(lks_tensor *x, int ndims, lks_tensor *weight, lks_tensor *bias, double eps, int for_products)
+lks_tensor *lksi_layer_norm(lks_tensor *x, int ndims, lks_tensor *weight, lks_tensor *bias, double eps,
+                            int for_products)
 {
     lks_tensor *in[3] = {x, weight, bias}, *out[3] = {NULL, NULL, NULL};
     lks_context *ctx = lksi_ctx(3, in);

@@ -109,6 +109,7 @@ static inline lksi_node *node_new(lks_context *ctx, const shape_of_op *o, lks_te
     n->freed = 0;
     n->pass = n->scale = 0;
     n->next_dying = NULL;
+    n->low = NULL;
     n->bytes = bytes;
     n->own.refs = 1; /* ours until the outputs hold it */
     n->own.destroy = node_destroy;
