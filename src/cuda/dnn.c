@@ -412,7 +412,8 @@ static lks_status go(work *s)
              narrow(k.y, s->y.shape, s->y.ndim) && narrow(k.stride, s->stride, image->ndim - 2) &&
              narrow(k.padding, s->framed ? none : s->padding, image->ndim - 2) &&
              narrow(k.dilation, s->dilation, image->ndim - 2) && narrow(&k.groups, &s->groups, 1);
-    k.kind = s->kind, k.dtype = s->kind == BACKWARD_INPUT ? s->w.dtype : s->x.dtype, k.dims = image->ndim, k.bias = s->bias != NULL && s->kind == FORWARD;
+    k.dtype = s->kind == BACKWARD_INPUT ? s->w.dtype : s->x.dtype;
+    k.kind = s->kind, k.dims = image->ndim, k.bias = s->bias != NULL && s->kind == FORWARD;
     int64_t per = count(image) / image->shape[0], per_y = count(&s->y) / s->y.shape[0];
     if (!ok || per > INT_MAX || per_y > INT_MAX || count(&s->w) > INT_MAX)
         return lksi_cuda_why(s->a, LKS_ERR_UNSUPPORTED,
