@@ -25,6 +25,27 @@ __attribute__((unused)) static lks_context *context_on(const char *device, const
     return ctx;
 }
 
+/* body with *ctx on the CPU with one thread, then in far memory with two; nothing may be left of it. lacks, or NULL, is
+ * asked in a scope of its own what the build lacks for it: NULL, or a reason to skip. */
+__attribute__((unused)) static void on_both_devices(lks_context **ctx, const char *(*lacks)(void), void (*body)(void))
+{
+    for (int device = 0; device < 2; device++) {
+        if (!(*ctx = context_on(device ? "far" : "cpu", NULL, 1 + device))) bail("no context");
+        diag("%s", lks_device_name(*ctx));
+        lks_scope_begin(*ctx);
+        const char *why = lacks ? lacks() : NULL;
+        lks_scope_end(*ctx);
+        if (why) {
+            skip(1, "%s", why);
+            lks_error_clear(*ctx);
+        } else {
+            body();
+        }
+        is_int(lks_live_tensors(*ctx), 0, "nothing is left");
+        lks_context_destroy(ctx);
+    }
+}
+
 /* Uniform on [-1, 1), times scale. */
 __attribute__((unused)) static double *noise(int64_t n, double scale, uint64_t seed)
 {

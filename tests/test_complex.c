@@ -340,24 +340,23 @@ static void regions(void)
     lks_scope_end(ctx);
 }
 
+static void all(void)
+{
+    for (int k = 0; k < 2; k++) {
+        lks_dtype dtype = k ? LKS_C128 : LKS_C64;
+        arithmetic(dtype);
+        products(dtype);
+        movements(dtype);
+    }
+    conversions();
+    gradients();
+    edges();
+    regions();
+}
+
 int main(void)
 {
-    for (int device = 0; device < 2; device++) {
-        if (!(ctx = context_on(device ? "far" : "cpu", NULL, 1 + device))) bail("no context");
-        diag("%s", lks_device_name(ctx));
-        for (int k = 0; k < 2; k++) {
-            lks_dtype dtype = k ? LKS_C128 : LKS_C64;
-            arithmetic(dtype);
-            products(dtype);
-            movements(dtype);
-        }
-        conversions();
-        gradients();
-        edges();
-        regions();
-        is_int(lks_live_tensors(ctx), 0, "nothing is left");
-        lks_context_destroy(&ctx);
-    }
+    on_both_devices(&ctx, NULL, all);
     lks_finalize();
     return done();
 }

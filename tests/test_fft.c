@@ -399,35 +399,31 @@ static void without_module(void)
     free(keep);
 }
 
+static const char *lacks_fftw(void)
+{
+    lks_tensor *y = lks_fft_fft(lks_ones(ctx, LKS_C64, SHAPE(4)), -1, 0, 0);
+    if (lks_synchronize(ctx) == LKS_OK && y) return NULL;
+    if (!strstr(lks_error(ctx), "libfftw3-dev") && !strstr(lks_error(ctx), "cuFFT")) bail("%s", lks_error(ctx));
+    return "this build has no FFTW, or no cuFFT";
+}
+
+static void all(void)
+{
+    for (int layout = 0; layout < 2; layout++) {
+        transforms(LKS_F32, layout);
+        transforms(LKS_F64, layout);
+    }
+    forms();
+    gradients();
+    short_time();
+    refusals();
+}
+
 int main(void)
 {
     if (!getenv("LKS_PLUGIN_DIR")) setenv("LKS_PLUGIN_DIR", ".libs", 1); /* by hand, in the build folder */
     without_module();
-    for (int device = 0; device < 2; device++) {
-        if (!(ctx = context_on(device ? "far" : "cpu", NULL, 1 + device))) bail("no context");
-        diag("%s", lks_device_name(ctx));
-        lks_scope_begin(ctx);
-        lks_tensor *y = lks_fft_fft(lks_ones(ctx, LKS_C64, SHAPE(4)), -1, 0, 0);
-        if (lks_synchronize(ctx) != LKS_OK || !y) {
-            if (!strstr(lks_error(ctx), "libfftw3-dev") && !strstr(lks_error(ctx), "cuFFT")) bail("%s", lks_error(ctx));
-            skip(1, "this build has no FFTW, or no cuFFT");
-            lks_error_clear(ctx);
-            lks_scope_end(ctx);
-            lks_context_destroy(&ctx);
-            continue;
-        }
-        lks_scope_end(ctx);
-        for (int layout = 0; layout < 2; layout++) {
-            transforms(LKS_F32, layout);
-            transforms(LKS_F64, layout);
-        }
-        forms();
-        gradients();
-        short_time();
-        refusals();
-        is_int(lks_live_tensors(ctx), 0, "nothing is left");
-        lks_context_destroy(&ctx);
-    }
+    on_both_devices(&ctx, lacks_fftw, all);
     lks_finalize();
     return done();
 }
