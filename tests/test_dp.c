@@ -297,6 +297,81 @@ static void accumulation(void)
     rig_close(&r);
 }
 
+/* What must not be summed: gradients of the step before, of one rank without the scale. */
+static void contract(void)
+{
+    rig r;
+    rig_open(&r, 1, LKS_F32, 0, 1);
+    int n = r.n;
+    lks_dp_set_nominal(r.dp, 2 * n);
+    ok(backward(&r, (double[]){1}, 1, 1) == LKS_OK && lks_optim_unscale(r.opt, NULL) == LKS_OK &&
+           lks_params_zero_grad(r.ps) == LKS_OK && backward(&r, (double[]){1}, 1, 1) == LKS_OK &&
+           lks_optim_step(r.opt, NULL) == LKS_OK && value(&r, 0) == 0,
+       "unscaled and dropped: the next gradients are reduced and divided as ever (%g)", value(&r, 0));
+    ok(backward(&r, (double[]){1}, 1, 1) == LKS_ERR_STATE && strstr(lks_error(r.ctx), "p0") &&
+           strstr(lks_error(r.ctx), "lks_params_zero_grad"),
+       "on top of the sum of the last step no backward is taken");
+    lks_error_clear(r.ctx);
+    ok(lks_optim_step(r.opt, NULL) == LKS_OK || n == 1, "all ranks skip that step");
+    lks_error_clear(r.ctx);
+    lks_params_zero_grad(r.ps);
+    ok(value(&r, 0) == 0 && backward(&r, (double[]){1}, 1, 1) == LKS_OK && step(&r) == LKS_OK && value(&r, 0) == -1,
+       "with zero_grad it is");
+    lks_scaler *s = NULL;
+    ok(lks_scaler_create(r.ctx, 1, &s) == LKS_OK, "a scaler");
+    int bad = r.me == n - 1;
+    if (!bad) r.s = s;
+    ok(backward(&r, (double[]){1}, 1, 1) == LKS_OK, "the last rank forgets it in backward");
+    r.s = s;
+    lks_status st = lks_optim_step(r.opt, s);
+    ok(st == (bad ? LKS_ERR_STATE : LKS_OK) && value(&r, 0) == -1, "which is refused there, and skipped everywhere");
+    lks_error_clear(r.ctx);
+    ok(lks_scaler_update(s) == (n > 1 ? LKS_OK : LKS_ERR_STATE), "each rank updates");
+    lks_error_clear(r.ctx);
+    lks_params_zero_grad(r.ps);
+    if (n == 1) lks_dp_destroy(&r.dp); /* its window was not stepped */
+    if (n > 1)
+        ok(backward(&r, (double[]){1}, 1, 1) == LKS_OK && step(&r) == LKS_OK && value(&r, 0) == -2 &&
+               lks_dp_check(r.dp) == LKS_OK,
+           "and the next step is taken by all");
+    rig_close(&r);
+}
+
+typedef struct lonely {
+    rig *r;
+    int calls;
+} lonely;
+
+/* Without reductions; in its first call the last rank has no gradient, and the first an infinite one. */
+static lks_status lonely_batch(void *user)
+{
+    lonely *l = user;
+    rig *r = l->r;
+    int first = l->calls++ == 0;
+    lks_params_zero_grad(r->ps);
+    if (first && r->me == r->n - 1) return LKS_OK;
+    return lks_backward(lks_scaler_scale(r->s, loss_of(r, (double[]){first ? INFINITY : 1}, 1)), LKS_NONE, 0);
+}
+
+static void retry_alone(void)
+{
+    rig r;
+    rig_open(&r, 1, LKS_F32, 0, 1);
+    lks_dp_destroy(&r.dp);
+    lks_scaler_create(r.ctx, 1, &r.s);
+    if (r.n > 1) {
+        lonely l = {.r = &r};
+        int outcome = 0;
+        double scale = 0;
+        ok(lks_optim_step_retry(r.opt, r.s, 2, lonely_batch, &l, &outcome) == LKS_OK && l.calls == 2 &&
+               outcome == LKS_STEPPED && value(&r, 0) == 0,
+           "a rank without gradients tries again with the others (%d calls)", l.calls);
+        lks_error_clear(r.ctx);
+        ok(lks_scaler_get(r.s, &scale, NULL) == LKS_OK && scale == 32768, "and holds their scale");
+    }
+    rig_close(&r);
+}
+
 static void weight_on_device(void)
 {
     rig r;
@@ -495,6 +570,8 @@ int main(int argc, char **argv)
     absent();
     overflow();
     accumulation();
+    contract();
+    retry_alone();
     weight_on_device();
     frozen();
     signatures();

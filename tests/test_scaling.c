@@ -273,6 +273,52 @@ static void contract(void)
     drop(&b);
 }
 
+static lks_tensor *times(lks_tensor *w, double k) { return lks_mul_scalar(w, k); }
+
+/* Each gradient by the way it came: what is not once and wholly scaled is refused, what is takes its step. */
+static void ways(void)
+{
+    bench a = make(LKS_SGD, LKS_F32, 2, 0), b = make(LKS_SGD, LKS_F32, 1, 0);
+    lks_tensor *w = a.w[0], *v = b.w[0];
+    lks_optim_set_lr(a.opt, -1, 1);
+    lks_optim_set_lr(b.opt, -1, 1);
+    lks_scaler_set_scale(a.s, 8);
+    lks_scaler_set_scale(b.s, 16);
+    good(ctx, lks_backward(times(w, 1), LKS_NONE, 0));
+    ok(fails(ctx, lks_optim_step(a.opt, a.s), LKS_ERR_STATE, "not scaled", "w0"), "a loss that nobody scaled");
+    lks_params_zero_grad(a.ps);
+    good(ctx, lks_backward(lks_add(lks_scaler_scale(a.s, times(w, 1)), times(w, 1)), LKS_NONE, 0));
+    ok(fails(ctx, lks_optim_step(a.opt, a.s), LKS_ERR_STATE, "different scales", "w0"), "a part that was not scaled");
+    lks_params_zero_grad(a.ps);
+    good(ctx, lks_backward(lks_scaler_scale(a.s, lks_scaler_scale(a.s, times(w, 1))), LKS_NONE, 0));
+    ok(fails(ctx, lks_optim_step(a.opt, a.s), LKS_ERR_STATE, "twice", "w0"), "a loss that was scaled twice");
+    lks_params_zero_grad(a.ps);
+    good(ctx, lks_backward(lks_add(lks_scaler_scale(a.s, times(w, 1)), times(a.w[1], 1)), LKS_NONE, 0));
+    ok(fails(ctx, lks_optim_step(a.opt, a.s), LKS_ERR_STATE, "not scaled", "w1"), "the parameter it came to is named");
+    ok(get1(w) == 0 && get1(a.w[1]) == 0, "nothing was stepped");
+    lks_params_zero_grad(a.ps);
+    lks_tensor *both = lks_add(lks_scaler_scale(a.s, times(w, 1)), lks_scaler_scale(b.s, times(v, 1)));
+    ok(good(ctx, lks_backward(both, LKS_NONE, 0)) && good(ctx, lks_optim_step(a.opt, a.s)) &&
+           good(ctx, lks_optim_step(b.opt, b.s)) && get1(w) == -1 && get1(v) == -1,
+       "two scalers in one pass, each with parameters of its own");
+    good(ctx, lks_scaler_update(a.s));
+    lks_params_zero_grad(a.ps);
+    lks_tensor *y = times(w, 3), *z = lks_detach(y);
+    lks_set_requires_grad(z, 1);
+    ok(good(ctx, lks_backward(lks_scaler_scale(a.s, times(z, 2)), LKS_NONE, 0)) &&
+           good(ctx, lks_backward(y, lks_grad(z), 0)) && good(ctx, lks_optim_step(a.opt, a.s)) && get1(w) == -7,
+       "backward in two parts, the second from the gradient of the first");
+    good(ctx, lks_scaler_update(a.s));
+    for (int i = 0; i < 2; i++) {
+        lks_params_zero_grad(a.ps);
+        good(ctx, lks_backward(lks_scaler_scale(a.s, times(w, 1)), LKS_NONE, 0));
+        ok(good(ctx, lks_optim_unscale(a.opt, a.s)), "unscaled, %s", i ? "and again what came after" : "then dropped");
+    }
+    ok(good(ctx, lks_optim_step(a.opt, a.s)) && get1(w) == -8, "is stepped once");
+    drop(&a);
+    drop(&b);
+}
+
 static void blame(void)
 {
     bench b = make(LKS_SGD, LKS_F32, 3, 5);
@@ -830,6 +876,7 @@ int main(void)
         settings();
         given();
         contract();
+        ways();
         blame();
         underflow();
         retries();

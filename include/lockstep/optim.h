@@ -94,13 +94,14 @@ LKS_API lks_status lks_optim_ema_swap(lks_optim *opt, int in);
  * presence with MAX over the communicator, applies or skips. Gradients are left as they are. LKS_ERR_NO_GRADIENTS on a
  * rank none of whose parameters has one, which still takes part; if that holds everywhere nothing changes. Wrong
  * order (step twice before lks_scaler_update) is LKS_ERR_STATE naming both calls, nothing changed; so are gradients of
- * backward passes that s cannot divide: of another scaler, from before an update that can change the scale (as after
- * a skipped step without lks_params_zero_grad), divided by lks_optim_unscale already, sums of scaled and unscaled ones
- * (on several ranks the others then skip that step). With data parallelism no gradient at all is no error. Gradients
- * that the program wrote are taken as they are. Collective. */
+ * backward passes that s cannot divide: of another scaler, of a loss that was not scaled (or twice), from before an
+ * update that can change the scale (as after a skipped step without lks_params_zero_grad), divided by lks_optim_unscale
+ * already, sums of scaled and unscaled ones (on several ranks the others then skip that step). With data parallelism no
+ * gradient at all is no error. Gradients that the program wrote, or that come of a gradient it gave to lks_backward
+ * with an output that was not scaled, are taken as they are. Collective. */
 LKS_API lks_status lks_optim_step(lks_optim *opt, lks_scaler *s);
 /* Divides the gradients by the scale (and the sample weight) now, so that the program may look at or change them;
- * records the finite test. Once between updates. Collective. */
+ * records the finite test. Once between updates, or until lks_params_zero_grad. Collective. */
 LKS_API lks_status lks_optim_unscale(lks_optim *opt, lks_scaler *s);
 
 enum lks_outcome { LKS_STEPPED = 1, LKS_SKIPPED_HERE = 2, LKS_SKIPPED_ELSEWHERE = 3, LKS_NOTHING = 4 };

@@ -9,6 +9,7 @@
  */
 #include "dispatch/dispatch.h"
 #include "dp/inside.h"
+#include "grad/grad.h"
 #include <lockstep/ops.h>
 #include <lockstep/scaler.h>
 #include <stdio.h>
@@ -239,7 +240,27 @@ static void new_window(lks_dp *dp)
 
 static void stepped(void *self)
 {
-    new_window(self);
+    lks_dp *dp = self;
+    for (int i = 0; i < dp->hooks; i++) {
+        const lks_tensor *t = dp->ps->e[i].t;
+        dp->hook[i].stepped = t->grad && dp->bucket_of[i] >= 0 ? t->grad->st->version : -1;
+    }
+    new_window(dp);
+}
+
+/* A gradient that was reduced holds the sum over ranks: reduced again it would count once for each of them. */
+static lks_status begin_window(lks_dp *dp)
+{
+    dp->ps->window++;
+    for (int i = 0; i < dp->hooks; i++) {
+        const lks_tensor *t = dp->ps->e[i].t;
+        if (dp->bucket_of[i] < 0 || !t->grad || t->grad->st->version != dp->hook[i].stepped) continue;
+        return lksi_fail(&dp->ctx->base, LKS_ERR_STATE, backward_name,
+                         "the gradient of parameter %s is still that of the last step, summed over the ranks: "
+                         "lks_params_zero_grad comes before the next backward",
+                         dp->ps->e[i].name);
+    }
+    return LKS_OK;
 }
 
 /* Reductions that are under way end first: their buffers will be used again. */
@@ -270,7 +291,7 @@ static lks_status run_backward(lks_dp *dp, lks_scaler *s, lks_tensor *loss)
         st =
             lksi_fail(&ctx->base, LKS_ERR_SHAPE, backward_name,
                       "the loss has %lld elements: pass the sum over the samples, one element", (long long)loss->numel);
-    else st = lks_backward(scaled, seed, 0);
+    else st = lksi_backward_plain(scaled, seed);
     lks_scope_end(ctx);
     return st;
 }
@@ -298,8 +319,8 @@ lks_status lks_dp_backward(lks_dp *dp, lks_scaler *s, lks_tensor *loss, double s
     c->step = ctx->attempt + 1;
     lks_status mine = follow_layout(dp);
     if (mine != LKS_OK) return mine; /* no buckets, nothing to join with: the others will miss this rank */
-    mine = add_weight(dp, samples, weight_tensor);
-    dp->micro++;
+    if (dp->micro++ == 0) mine = begin_window(dp);
+    if (mine == LKS_OK) mine = add_weight(dp, samples, weight_tensor);
     lks_status st = LKS_OK;
     if (last) {
         if (dp->unchecked) {
@@ -361,6 +382,7 @@ static lks_status add_hooks(lks_dp *dp)
         lks_tensor *t = ps->e[i].t;
         h->dp = dp;
         h->entry = i;
+        h->stepped = -1;
         if (ps->e[i].is_buffer) continue;
         /* A frozen parameter may be freed later: its hook is in place, and never called till then. */
         int was = t->requires_grad;

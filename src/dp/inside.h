@@ -23,6 +23,7 @@ typedef struct lksi_dp_hook {
     lks_dp *dp;
     int entry;
     int64_t id; /* 0: none */
+    int64_t stepped; /* version of the gradient that the last step took; -1: there was none */
 } lksi_dp_hook;
 
 struct lks_dp {

@@ -13,7 +13,8 @@ typedef struct walk {
     const char *where;
     int64_t pass;
     int retain, create_graph;
-    int64_t scale; /* tensor.grad_scale of what arrives at leaves */
+    int64_t scale; /* tensor.grad_scale of what is delivered; BY_HAND is told at the leaves */
+    int seeded;    /* the program gave the first gradient: what scaled that is not known */
     lks_tensor *visited, *low; /* gradient of the node being visited; the same in another dtype, or NULL */
     lksi_node **heap; /* nodes with gradients, highest number first */
     int64_t heap_count, heap_room;
@@ -99,7 +100,6 @@ static lks_status discover(walk *w, lksi_node *root)
             return lksi_fail(&w->ctx->base, LKS_ERR_MODIFIED, w->where,
                              "the graph of %s was freed by an earlier backward (pass retain = 1 there)",
                              lksi_node_name(n));
-        if (n->scale && n->scale != w->scale) w->scale = w->scale == LKSI_GRAD_PLAIN ? n->scale : LKSI_GRAD_MIXED;
         for (int i = 0; i < n->nin; i++) {
             lksi_edge e = n->edge[i];
             if (e.leaf) TRY(meet_leaf(w, e.leaf));
@@ -185,7 +185,21 @@ static lks_status leaf_add(walk *w, lks_tensor *leaf, lks_tensor *g, int fresh)
 static int64_t joint_scale(int64_t a, int64_t b)
 {
     if (a == b || a == LKSI_GRAD_BY_HAND) return b;
+    if (b == LKSI_GRAD_BY_HAND) return a;
     return a == LKSI_GRAD_DIVIDED && b == LKSI_GRAD_PLAIN ? a : LKSI_GRAD_MIXED;
+}
+
+/* What leaves a node: a loss is scaled once, and its parts alike. */
+static int64_t scale_behind(const lksi_node *n)
+{
+    if (!n->scale) return n->arrived;
+    return n->arrived == LKSI_GRAD_PLAIN ? n->scale : LKSI_GRAD_MIXED;
+}
+
+/* What is delivered comes to others at n. */
+static void joins(const walk *w, lksi_node *n)
+{
+    if (n->arrived != w->scale) n->arrived = LKSI_GRAD_MIXED;
 }
 
 static lks_status run_hooks(const walk *w, lks_tensor *leaf)
@@ -221,6 +235,8 @@ static lks_status deliver(walk *w, lksi_edge e, lks_tensor *g, int fresh)
         for (int i = 0; i < e.node->nout; i++) first &= !e.node->grad[i];
         lks_release(e.node->low);
         e.node->low = NULL;
+        if (first) e.node->arrived = w->scale;
+        else joins(w, e.node);
         TRY(add_in(w, &e.node->grad[e.out], &e.node->grad_own[e.out], g, fresh));
         lks_status s = first ? heap_push(w, e.node) : LKS_OK;
         if (s != LKS_OK) { /* out of the heap nobody would clear it, and the next pass would find it */
@@ -235,7 +251,8 @@ static lks_status deliver(walk *w, lksi_edge e, lks_tensor *g, int fresh)
     leaf->uses--;
     if (!leaf->requires_grad) return LKS_OK; /* frozen since the forward */
     if (w->capturing) return capture(w, leaf, g);
-    int64_t scale = joint_scale(lksi_grad_scale(leaf), w->scale);
+    int64_t scale = w->seeded && w->scale == LKSI_GRAD_PLAIN ? LKSI_GRAD_BY_HAND : w->scale;
+    scale = joint_scale(lksi_grad_scale(leaf), scale);
     TRY(leaf_add(w, leaf, g, fresh));
     lksi_grad_set_scale(leaf, scale);
     return leaf->uses == 0 ? run_hooks(w, leaf) : LKS_OK;
@@ -297,6 +314,7 @@ lks_tensor *lksi_back_whole(const lksi_back *b, int i, int *fail)
     int out = b->node->edge[i].out;
     *fail = 0;
     if (!n || b->create_graph) return NULL;
+    if (n->grad[out]) joins(b->walk, n);
     if (n->grad[out] && (n->grad_own[out] || unseen(n->grad[out]))) return n->grad[out];
     lks_tensor *whole;
     int first = 1;
@@ -344,10 +362,13 @@ lks_status lksi_back_joined(lksi_back *b, int i, lks_tensor *sum, lks_tensor *lo
     lksi_node *n = e.node;
     if (!n || !n->grad[e.out]) {
         TRY(deliver(b->walk, e, sum, 1));
-    } else if (n->grad[e.out] != sum) {
-        lks_release(n->grad[e.out]);
-        n->grad[e.out] = lks_keep(sum);
-        n->grad_own[e.out] = 1;
+    } else {
+        joins(b->walk, n);
+        if (n->grad[e.out] != sum) {
+            lks_release(n->grad[e.out]);
+            n->grad[e.out] = lks_keep(sum);
+            n->grad_own[e.out] = 1;
+        }
     }
     if (!n) return LKS_OK;
     lks_release(n->low);
@@ -457,6 +478,7 @@ static lks_status visit(walk *w, lksi_node *n)
     grad[0] = NULL;
     for (int i = 1; i < n->nin; i++) grad[i] = NULL;
     lks_status s = lks_scope_begin(ctx);
+    w->scale = scale_behind(n);
     if (s == LKS_OK) {
         lksi_back b = {.ctx = ctx, .node = n, .attr = &n->attr, .g = n->grad[0], .grad = grad,
                        .walk = w, .create_graph = w->create_graph, .slots = !w->capturing};
@@ -576,7 +598,13 @@ static lks_status walk_from(walk *w, lks_tensor *root, lks_tensor *gradient)
 lks_status lks_backward(lks_tensor *root, lks_tensor *gradient, int retain)
 {
     if (!root || !gradient) return LKS_ERR_ARGUMENT;
-    walk w = {.ctx = root->ctx, .where = "lks_backward", .retain = retain};
+    walk w = {.ctx = root->ctx, .where = "lks_backward", .retain = retain, .seeded = gradient != lks_none};
+    return walk_from(&w, root, gradient);
+}
+
+lks_status lksi_backward_plain(lks_tensor *root, lks_tensor *gradient)
+{
+    walk w = {.ctx = root->ctx, .where = "lks_backward"};
     return walk_from(&w, root, gradient);
 }
 

@@ -24,6 +24,9 @@ typedef struct lksi_back {
 typedef lks_status (*lksi_back_fn)(lksi_back *b);
 extern const lksi_back_fn lksi_back_rules[LKSI_OP_COUNT]; /* NULL: not differentiable (again) */
 
+/* lks_backward whose gradient is a plain number, not that of something which may have been scaled. */
+lks_status lksi_backward_plain(lks_tensor *root, lks_tensor *gradient);
+
 /* The rule of custom functions. */
 lks_status lksi_custom_back(lksi_back *b);
 

@@ -277,6 +277,7 @@ lks_status lks_params_zero_grad(lks_params *ps)
         changed = 1;
     }
     ps->layout_version += changed;
+    if (!ps->reducer) ps->window++;
     return LKS_OK;
 }
 

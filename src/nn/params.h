@@ -48,6 +48,8 @@ struct lks_params {
     lksi_arena *staged;             /* same layout: values staged by forward */
     int buffers_dirty;              /* forward staged something since the last commit */
     int layout_version;             /* + 1 when trainable flags change */
+    int64_t window;                 /* + 1 when gradients begin anew: at zero_grad; with a reducer, at the first
+                                     * backward after that or after a step */
     lksi_reducer *reducer;          /* NULL: none */
 };
 

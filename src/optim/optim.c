@@ -70,7 +70,7 @@ struct lks_optim {
     int swapped;
     int state;
     const lks_scaler *with; /* the scaler of that state, and its round */
-    int64_t round;
+    int64_t round, window;
     int64_t attempts, before; /* attempts made; those before the last load or creation cannot be asked about */
     lksi_record *ring;        /* host memory of the backend: written by queued copies */
     lksi_event *event[LKSI_STEP_RING];
@@ -858,6 +858,7 @@ static lks_status remember(lks_optim *opt, const char *where)
 static int state_of(const lks_optim *opt, const lks_scaler *s)
 {
     if (opt->with != s || (s && opt->round != lksi_scaler_round(s))) return READY;
+    if (opt->state == UNSCALED && opt->window != opt->ps->window) return READY; /* those gradients are gone */
     return opt->state;
 }
 
@@ -865,6 +866,7 @@ static void enter_state(lks_optim *opt, lks_scaler *s, int state)
 {
     opt->state = state;
     opt->with = s;
+    opt->window = opt->ps->window;
     if (!s) return;
     opt->round = lksi_scaler_round(s);
     lksi_scaler_recorded(s);
@@ -912,7 +914,7 @@ static lks_status averages_in(lks_optim *opt, const char *where)
 }
 
 /* What is wrong with a gradient that was multiplied by `scale` (tensor.grad_scale) for scaler s in `state`; NULL:
- * nothing. Gradients written by hand, and unscaled ones while s has scaled no loss, are the program's business. */
+ * nothing. Gradients written by hand are the program's business. */
 static const char *wrong_scale(int64_t scale, const lks_scaler *s, int state)
 {
     if (scale == LKSI_GRAD_BY_HAND) return NULL;
@@ -920,12 +922,12 @@ static const char *wrong_scale(int64_t scale, const lks_scaler *s, int state)
         return "had been divided by lks_optim_unscale when a backward of lks_scaler_scale added scaled ones: unscale "
                "after the last backward";
     if (scale == LKSI_GRAD_MIXED)
-        return "is a sum of gradients with different scales: of scaled losses and plain ones, of two scalers, or of "
-               "before and after an update (also of a skipped step)";
+        return "is a sum of gradients with different scales (of scaled losses and plain ones, of two scalers, of before "
+               "and after an update, also of a skipped step), or of a loss that was scaled twice";
     if (!s) return scale > 0 ? "was scaled by a loss scaler that this call was not given" : NULL;
     if (state == UNSCALED) return scale > 0 ? "is scaled: unscale after the last backward of lks_scaler_scale" : NULL;
     if (scale == LKSI_GRAD_DIVIDED) return "was divided by lks_optim_unscale before";
-    if (scale == LKSI_GRAD_PLAIN) return lksi_scaler_used(s) ? "came of a loss that was not scaled" : NULL;
+    if (scale == LKSI_GRAD_PLAIN) return "came of a loss that was not scaled (lks_scaler_scale, lks_dp_backward)";
     if (scale == lksi_scaler_number(s)) return NULL;
     return "was scaled by another scale: before the last lks_scaler_update, or by another scaler";
 }
@@ -996,7 +998,7 @@ static lks_status unscale(lks_optim *opt, lks_scaler *s)
     TRY(first_half(opt, s, &p, 1, &mine, &some));
     TRY(decide(opt, &p, 1));
     enter_state(opt, s, UNSCALED);
-    for (int i = 0; i < opt->segments; i++) {
+    for (int i = 0; i < opt->segments && mine == LKS_OK; i++) { /* after a failure none was divided */
         lks_tensor *t = opt->ps->e[opt->entry[i]].t;
         if (!opt->seg[i].trainable || !(opt->has[i] & LKSI_READ_GRAD)) continue;
         t->grad_slot->st->version++;
@@ -1052,18 +1054,17 @@ lks_status lks_optim_step_retry(lks_optim *opt, lks_scaler *s, int retries, lks_
     for (int left = retries;; left--) {
         const lksi_record *r;
         lks_status mine = lksi_said(&ctx->base, batch(user), where, "the function of the batch");
-        lks_status code = step_after(opt, s, mine);
-        /* The other ranks have skipped with this one, and update. */
-        if (s && (code == LKS_OK || (mine != LKS_OK && code == mine && ctx->base.size > 1))) {
-            lks_status updated = lks_scaler_update(s);
-            if (code == LKS_OK) code = updated;
-        }
-        TRY(code);
+        int64_t before = opt->attempts;
+        lks_status code = step_after(opt, s, mine), updated = LKS_OK;
+        /* Also when it failed here: the other ranks have made that attempt, too, and update. */
+        if (s && opt->attempts > before) updated = lks_scaler_update(s);
+        if (code == LKS_OK) code = updated;
+        if (code != LKS_ERR_NO_GRADIENTS || updated != LKS_OK) TRY(code); /* others may have gradients, and go on */
         TRY(record_of(opt, where, opt->attempts, &r));
         if (outcome) *outcome = r->outcome;
         int again =
             (r->outcome == LKSI_SKIPPED_HERE || r->outcome == LKSI_SKIPPED_ELSEWHERE) && r->flag == 1 && !r->drift;
-        if (!again || !left) return LKS_OK;
+        if (!again || !left) return code;
         lksi_rng again_from = {ctx->seed, attempt};
         TRY(lksi_device_write(ctx->dev, ctx->rng, &again_from, sizeof again_from));
         ctx->attempt = attempt;

@@ -115,7 +115,6 @@ int64_t lks_scaler_hysteresis(const lks_scaler *s) { return s ? s->set.hysteresi
 int lks_scaler_dynamic(const lks_scaler *s) { return s && !s->set.fixed; }
 void lksi_scaler_recorded(lks_scaler *s) { s->recorded = 1; }
 int64_t lksi_scaler_number(const lks_scaler *s) { return s->number; }
-int lksi_scaler_used(const lks_scaler *s) { return s->scaled; }
 
 /* --- settings --- */
 

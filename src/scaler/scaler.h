@@ -16,9 +16,8 @@ lks_context *lksi_scaler_context(const lks_scaler *s);
 int64_t lksi_scaler_round(const lks_scaler *s);
 /* An optimizer has stepped or unscaled in this round: update is in order. */
 void lksi_scaler_recorded(lks_scaler *s);
-/* Number of the present scale (tensor.grad_scale); whether a loss was scaled since the last update. */
+/* Number of the present scale (tensor.grad_scale). */
 int64_t lksi_scaler_number(const lks_scaler *s);
-int lksi_scaler_used(const lks_scaler *s);
 
 /* x as an integer times a power of two, "0x3p-4": exact, and the same in every locale. 32 bytes are enough. */
 void lksi_hex_float(char *text, int bytes, double x);

@@ -62,6 +62,7 @@ typedef struct lksi_node {
     int freed;    /* saved tensors and edges are gone */
     int64_t pass; /* backward pass that last met it */
     int64_t scale; /* number of the scale that it multiplies a loss by; 0: it does not */
+    int64_t arrived; /* tensor.grad_scale of the gradients that arrived in the pass under way */
     int64_t bytes; /* of the node, with all that its pointers point into */
     lksi_attr attr;
     lksi_edge *edge;   /* nin */
