@@ -307,7 +307,7 @@ static void contract(void)
     ok(backward(&r, (double[]){1}, 1, 1) == LKS_OK && lks_optim_unscale(r.opt, NULL) == LKS_OK &&
            lks_params_zero_grad(r.ps) == LKS_OK && backward(&r, (double[]){1}, 1, 1) == LKS_OK &&
            lks_optim_step(r.opt, NULL) == LKS_OK && value(&r, 0) == 0,
-       "unscaled and dropped: the next gradients are reduced and divided as ever (%g)", value(&r, 0));
+       "unscaled and dropped: the next gradients are reduced and divided as ever");
     ok(backward(&r, (double[]){1}, 1, 1) == LKS_ERR_STATE && strstr(lks_error(r.ctx), "p0") &&
            strstr(lks_error(r.ctx), "lks_params_zero_grad"),
        "on top of the sum of the last step no backward is taken");
@@ -350,7 +350,11 @@ static lks_status lonely_batch(void *user)
     int first = l->calls++ == 0;
     lks_params_zero_grad(r->ps);
     if (first && r->me == r->n - 1) return LKS_OK;
-    return lks_backward(lks_scaler_scale(r->s, loss_of(r, (double[]){first ? INFINITY : 1}, 1)), LKS_NONE, 0);
+    lks_scope_begin(r->ctx);
+    lks_tensor *loss = lks_scaler_scale(r->s, loss_of(r, (double[]){first ? INFINITY : 1}, 1));
+    lks_status st = lks_backward(loss, LKS_NONE, 0);
+    lks_scope_end(r->ctx);
+    return st;
 }
 
 static void retry_alone(void)
@@ -365,7 +369,7 @@ static void retry_alone(void)
         double scale = 0;
         ok(lks_optim_step_retry(r.opt, r.s, 2, lonely_batch, &l, &outcome) == LKS_OK && l.calls == 2 &&
                outcome == LKS_STEPPED && value(&r, 0) == 0,
-           "a rank without gradients tries again with the others (%d calls)", l.calls);
+           "a rank without gradients tries again with the others");
         lks_error_clear(r.ctx);
         ok(lks_scaler_get(r.s, &scale, NULL) == LKS_OK && scale == 32768, "and holds their scale");
     }
