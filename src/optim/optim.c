@@ -922,8 +922,8 @@ static const char *wrong_scale(int64_t scale, const lks_scaler *s, int state)
         return "had been divided by lks_optim_unscale when a backward of lks_scaler_scale added scaled ones: unscale "
                "after the last backward";
     if (scale == LKSI_GRAD_MIXED)
-        return "is a sum of gradients with different scales (of scaled losses and plain ones, of two scalers, of before "
-               "and after an update, also of a skipped step), or of a loss that was scaled twice";
+        return "is a sum of gradients with different scales (of scaled losses and plain ones, of two scalers, of "
+               "before and after an update, also of a skipped step), or of a loss that was scaled twice";
     if (!s) return scale > 0 ? "was scaled by a loss scaler that this call was not given" : NULL;
     if (state == UNSCALED) return scale > 0 ? "is scaled: unscale after the last backward of lks_scaler_scale" : NULL;
     if (scale == LKSI_GRAD_DIVIDED) return "was divided by lks_optim_unscale before";
