@@ -6,6 +6,7 @@
  */
 #include "cuda/inside.h"
 #include "cuda/lacks.h"
+#include "cuda/matrices.h"
 #include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -142,6 +143,18 @@ lks_status lksi_cuda_launched(const lksi_args *a)
                          cudaGetErrorName(e));
 }
 
+static const char *trouble_of(int64_t trouble)
+{
+    switch (trouble) {
+    case LKSI_TROUBLE_NAN: return "holds NaN or infinity";
+    case LKSI_TROUBLE_DEFINITE: return "is not positive definite";
+    case LKSI_TROUBLE_SINGULAR: return "is singular";
+    case LKSI_TROUBLE_DIAGONAL: return "is singular: its diagonal holds a 0";
+    case LKSI_TROUBLE_VALUES: return "has no singular values that cuSOLVER could find";
+    default: return "has no eigenvalues that cuSOLVER could find";
+    }
+}
+
 /* What a kernel found while it ran; told once. */
 static lks_status report(lksi_cuda *c)
 {
@@ -150,6 +163,9 @@ static lks_status report(lksi_cuda *c)
     const char *name = r->op >= 0 && r->op < LKSI_OP_COUNT ? host->rows[r->op].name : "a kernel";
     if (r->kind == LKSI_FAULT_PROBABILITY)
         snprintf(c->failure, sizeof c->failure, "%s: a probability is outside [0, 1], or NaN", name);
+    else if (r->kind == LKSI_FAULT_MATRIX)
+        snprintf(c->failure, sizeof c->failure, "%s: matrix %lld of the batch %s (info is %lld)", name,
+                 (long long)r->place, trouble_of(r->limit), (long long)r->value);
     else
         snprintf(c->failure, sizeof c->failure, "%s: %s %lld at place %lld is outside [%lld, %lld)", name,
                  r->kind == LKSI_FAULT_TARGET ? "target" : "index", (long long)r->value, (long long)r->place,

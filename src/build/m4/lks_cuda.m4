@@ -61,11 +61,11 @@ AS_IF([test "x$with_cuda" != xno], [
     AC_LINK_IFELSE([AC_LANG_PROGRAM([[#include <cufft.h>]], [[cufftHandle p; return (int)cufftCreate(&p);]])],
       [cufft_version=yes CUMATH_LIBS="$CUMATH_LIBS -lcufft"])
     AC_MSG_RESULT([$cufft_version])
-    LIBS="-L$lks_cuda_lib -Wl,-rpath-link,$lks_cuda_lib -lcusolver -lcudart $sv_LIBS"
+    LIBS="-L$lks_cuda_lib -Wl,-rpath-link,$lks_cuda_lib -lcusolver -lcublas -lcudart $sv_LIBS"
     AC_MSG_CHECKING([for cusolver])
     AC_LINK_IFELSE([AC_LANG_PROGRAM([[#include <cusolverDn.h>]],
       [[cusolverDnHandle_t h; return (int)cusolverDnCreate(&h);]])],
-      [cusolver_version=yes CUMATH_LIBS="$CUMATH_LIBS -lcusolver"])
+      [cusolver_version=yes CUMATH_LIBS="$CUMATH_LIBS -lcusolver -lcublas"])
     AC_MSG_RESULT([$cusolver_version])
     LIBS=$sv_LIBS
     AC_COMPUTE_INT([lks_major], [NCCL_MAJOR * 1000 + NCCL_MINOR], [[#include <nccl.h>]], [lks_major=no])
