@@ -185,13 +185,12 @@ CALL(do_qr)
     lks_tensor *squares[2] = {lks_mul(q, q), lks_mul(r, r)}; /* whatever their signs */
     return squares[0] && squares[1] ? lks_cat(2, squares, -2) : NULL;
 }
-CALL(do_lu_det) { NOT_USED; return lks_linalg_det(well(in[0])); }
-CALL(do_slogdet)
+CALL(do_determinant) /* and its logarithm */
 {
     NOT_USED;
-    lks_tensor *y = NULL;
-    lks_linalg_slogdet(well(in[0]), NULL, &y);
-    return y;
+    lks_tensor *x = well(in[0]), *y = NULL;
+    lks_linalg_slogdet(x, NULL, &y);
+    return lks_mul(lks_linalg_det(x), y);
 }
 CALL(do_geqrf)
 {
@@ -944,17 +943,16 @@ const sample samples[] = {
     {"linalg_solve", "inv", do_inv, COMPOSITE | ROUGH, N(T(IN_REAL, 2, 3, 3))},
     {"linalg_solve", "inv, no rows", do_inv, COMPOSITE, N(T(IN_REAL, 2, 0, 0))},
     {"linalg_solve", "large", do_solve, COMPOSITE | ROUGH | LARGE, N(T(IN_REAL, 90, 12, 12), T(IN_REAL, 90, 12, 5))},
-    {"linalg_lu_factor", "[2,3,3]", do_lu, COMPOSITE | ROUGH, N(T(IN_REAL, 2, 3, 3))},
-    {"linalg_lu_factor", "lu_solve", do_lu_solve, COMPOSITE | ROUGH, N(T(IN_REAL, 2, 3, 3), T(IN_REAL, 2, 3, 2))},
-    {"linalg_lu_factor", "tall", do_lu_rectangle, COMPOSITE | ROUGH, N(T(IN_REAL, 2, 4, 3))},
-    {"linalg_lu_factor", "wide", do_lu_rectangle, COMPOSITE | ROUGH, N(T(IN_REAL, 3, 5))},
-    {"linalg_lu_factor", "det", do_lu_det, COMPOSITE | ROUGH, N(T(IN_REAL, 2, 3, 3))},
-    {"linalg_lu_factor", "slogdet", do_slogdet, COMPOSITE | ROUGH, N(T(IN_REAL, 2, 3, 3))},
+    {"linalg_lu_factor", "[3,3]", do_lu, COMPOSITE | ROUGH, N(T(IN_REAL, 3, 3))},
+    {"linalg_lu_factor", "lu_solve", do_lu_solve, COMPOSITE | ROUGH, N(T(IN_REAL, 2, 2, 2), T(IN_REAL, 2, 2, 1))},
+    {"linalg_lu_factor", "tall", do_lu_rectangle, COMPOSITE | ROUGH, N(T(IN_REAL, 3, 2))},
+    {"linalg_lu_factor", "wide", do_lu_rectangle, COMPOSITE | ROUGH, N(T(IN_REAL, 2, 3))},
+    {"linalg_lu_factor", "determinant", do_determinant, COMPOSITE | ROUGH, N(T(IN_REAL, 2, 2))},
     {"geqrf", "[2,4,3]", do_geqrf, COMPOSITE | ROUGH, N(T(IN_REAL, 2, 4, 3))},
-    {"orgqr", "[2,4,3]", do_orgqr, ROUGH, N(T(IN_REAL, 2, 4, 3), T(IN_UNIT, 2, 3))},
-    {"orgqr", "two of three", do_orgqr, ROUGH, N(T(IN_REAL, 4, 3), T(IN_UNIT, 2))},
-    {"ormqr", "left", do_ormqr, ROUGH, N(T(IN_REAL, 2, 4, 3), T(IN_UNIT, 2, 3), T(IN_REAL, 2, 4, 2))},
-    {"ormqr", "right", do_ormqr_right, ROUGH, N(T(IN_REAL, 4, 3), T(IN_UNIT, 2), T(IN_REAL, 2, 4))},
+    {"orgqr", "[2,3,2]", do_orgqr, ROUGH, N(T(IN_REAL, 2, 3, 2), T(IN_UNIT, 2, 2))},
+    {"orgqr", "one of two", do_orgqr, ROUGH, N(T(IN_REAL, 3, 2), T(IN_UNIT, 1))},
+    {"ormqr", "left", do_ormqr, ROUGH, N(T(IN_REAL, 2, 3, 2), T(IN_UNIT, 2, 2), T(IN_REAL, 2, 3, 1))},
+    {"ormqr", "right", do_ormqr_right, ROUGH, N(T(IN_REAL, 3, 2), T(IN_UNIT, 1), T(IN_REAL, 2, 3))},
     {"linalg_qr", "[2,4,3]", do_qr, COMPOSITE | ROUGH, N(T(IN_REAL, 2, 4, 3))},
     {"linalg_svd", "values", do_svdvals, COMPOSITE | ROUGH, N(T(IN_REAL, 2, 4, 3))},
     {"linalg_eigh", "values", do_eigvalsh, COMPOSITE | ROUGH, N(T(IN_REAL, 2, 3, 3))},

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * lockstep/linalg.h - factorisations and solvers of dense matrices, by LAPACK. Names and meanings are PyTorch's; what
- * ops.h says is common to all ops holds here.
+ * lockstep/linalg.h - factorisations and solvers of dense matrices, by LAPACK and cuSOLVER. Names and meanings are
+ * PyTorch's; what ops.h says is common to all ops holds here.
  *
  * The last two dims are a matrix, the others a batch. float32 and float64 (solve and inv take complex ones, too);
  * integers and reduced floats are LKS_ERR_DTYPE outside a region whose policy casts them. A matrix that has no answer
  * (singular, not positive definite) is LKS_ERR_ARGUMENT naming its number in the batch; the forms ..._ex give int32
  * info instead (0, or what LAPACK says), and NaN as the results of that matrix. Matrices with NaN or infinity are
  * LKS_ERR_ARGUMENT where iterations would not end (svd, eig, eigh, lstsq). Matrices of no rows or columns are fine.
- * CPU device; without LAPACK when Lockstep was built a call is LKS_ERR_UNSUPPORTED. Functions with several results
- * fill their last arguments, each of which may be NULL, and return a status.
+ * On a GPU nothing waits: such an error is that of the next call or wait that meets it. Without LAPACK (cuSOLVER) when
+ * Lockstep was built a call is LKS_ERR_UNSUPPORTED. Functions with several results fill their last arguments, each of
+ * which may be NULL, and return a status.
  */
 #ifndef LOCKSTEP_LINALG_H
 #define LOCKSTEP_LINALG_H

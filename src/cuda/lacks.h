@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * lacks.h - the rows of ops.def that have no CUDA kernel: LKS_ERR_UNSUPPORTED on this device. A row that has neither a
- * kernel nor a line here does not link. A line is: #define LKSI_LACKS_row ~, NULL; now
- * there is none.
+ * kernel nor a line here does not link. A line is: #define LKSI_LACKS_row ~, NULL
+ * There is none now.
  */
 #ifndef LKSI_CUDA_LACKS_H
 #define LKSI_CUDA_LACKS_H
