@@ -35,10 +35,10 @@ LKS_API lks_tensor *lks_conj(lks_tensor *x);
 LKS_API lks_tensor *lks_angle(lks_tensor *x);
 
 /* --- Fourier transforms ------------------------------------------------------------------------------------------
- * By FFTW 3, in a module that is loaded at the first transform (CPU device; without it the call is LKS_ERR_UNSUPPORTED
- * and says what is missing). X_k = sum x_j exp(-2 pi i j k / n), the inverse with +, over one dim, the last two
- * (...2), or any (...n). complex64 or complex128; real tensors count as complex, integers as float32; float16 and
- * bfloat16 are LKS_ERR_DTYPE outside a region. All are differentiable any number of times.
+ * By FFTW 3, on a GPU by cuFFT, in a module that is loaded at the first transform (without it the call is
+ * LKS_ERR_UNSUPPORTED and says what is missing). X_k = sum x_j exp(-2 pi i j k / n), the inverse with +, over one dim,
+ * the last two (...2), or any (...n). complex64 or complex128; real tensors count as complex, integers as float32;
+ * float16 and bfloat16 are LKS_ERR_DTYPE outside a region. All are differentiable any number of times.
  *   n, sizes   points of the transform: the input is cut, or padded with zeros at its end; -1 or NULL: as it is
  *   dims       NULL: the last two; of ...n: the last ndims if sizes are given, else all
  *   norm       which direction is divided by the number of points: */
