@@ -156,6 +156,10 @@ static ncclDataType_t type_of(lks_dtype dtype)
 static lks_status all_reduce(void *self, void *buf, int64_t count, lks_dtype dtype, int op)
 {
     group *g = self;
+    if (dtype == LKS_C64 || dtype == LKS_C128) { /* sums: parts by themselves */
+        dtype = dtype == LKS_C64 ? LKS_F32 : LKS_F64;
+        count *= 2;
+    }
     ncclRedOp_t how = op == LKS_MIN ? ncclMin : op == LKS_MAX ? ncclMax : op == LKS_PRODUCT ? ncclProd : ncclSum;
     int was = lksi_cuda_enter(g->cuda);
     ncclResult_t r = g->lib.ncclAllReduce(buf, buf, (size_t)count, type_of(dtype), how, g->comm,
