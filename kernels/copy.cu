@@ -26,7 +26,7 @@ template <class T> __global__ void __launch_bounds__(LKSI_THREADS) move_strided(
 template <class T>
 __global__ void __launch_bounds__(TILE *TILE_ROWS) move_across(walk<2> w, int64_t down, int64_t right, int64_t tiles)
 {
-    __shared__ T tile[TILE][TILE + 1];
+    __shared__ T tile[TILE][TILE + (sizeof(T) < 4 ? 4 / sizeof(T) : 1)]; /* rows an odd number of words apart */
     const int last = w.ndim - 1, x = threadIdx.x % TILE, y = threadIdx.x / TILE;
     for (int64_t t = blockIdx.x; t < tiles; t += gridDim.x) {
         int64_t column = t % right * TILE, rest = t / right, row = rest % down * TILE, to = 0, from = 0;

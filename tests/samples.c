@@ -1422,6 +1422,8 @@ const sample samples[] = {
      N(T(IN_REAL, 1, 2, 3, 2), T(IN_REAL, 1, 2, 4, 2), T(IN_REAL, 1, 2, 4, 2), T(IN_MASK, 1, 1, 3, 4))},
     {"attention", "dropout", attend_dropout, ONCE | ROUGH,
      N(T(IN_REAL, 1, 2, 3, 2), T(IN_REAL, 1, 2, 3, 2), T(IN_REAL, 1, 2, 3, 2))},
+    {"attention", "rows of 16 bytes", attend_causal, ROUGH,
+     N(T(IN_REAL, 1, 1, 3, 8), T(IN_REAL, 1, 1, 4, 8), T(IN_REAL, 1, 1, 4, 8))},
     {"attention", "no queries", attend, 0,
      N(T(IN_REAL, 1, 2, 0, 2), T(IN_REAL, 1, 2, 3, 2), T(IN_REAL, 1, 2, 3, 2))},
     {"attention", "no keys", attend, 0, N(T(IN_REAL, 1, 2, 3, 2), T(IN_REAL, 1, 2, 0, 2), T(IN_REAL, 1, 2, 0, 2))},

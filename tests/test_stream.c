@@ -7,6 +7,7 @@
 #include "tap_mpi.h"
 #include <dlfcn.h>
 #include <lockstep.h>
+#include <math.h>
 #include <pthread.h>
 #include <unistd.h>
 
@@ -148,6 +149,78 @@ static void train(int graph, int transforms, float *w)
        graph ? "graphs" : "eager", lks_error(ctx));
     lks_optim_destroy(&opt);
     lks_params_destroy(&ps);
+}
+
+/* --- attention of 16 bits: tiles on tensor cores, against float64 on the CPU from the same rounded numbers --- */
+
+enum { PLAIN, CAUSAL, MASKED, ADDED, DROPPED, MODES };
+
+/* result[4]: y, dq, dk, dv in float64. */
+static lks_status attend(lks_context *c, lks_dtype rounded, lks_dtype dtype, const int64_t *n, int mode, double **result)
+{
+    int64_t shape[3][4] = {{n[0], n[1], n[2], n[4]}, {n[0], n[1], n[3], n[4]}, {n[0], n[1], n[3], n[4]}};
+    int64_t seen[2] = {n[2], n[3]}, most = n[0] * n[1] * (n[2] > n[3] ? n[2] : n[3]) * n[4];
+    lks_tensor *in[3], *mask = LKS_NONE, *dy;
+    float *x = malloc((size_t)(most + seen[0] * seen[1]) * sizeof *x);
+    lks_scope_begin(c);
+    lks_random_set(c, 5, 0);
+    for (int k = 0; k < 4; k++) {
+        for (int64_t i = 0; i < most; i++) x[i] = (float)((i * 7919 + k * 101) % 2003) / 1000 - 1;
+        lks_tensor *t = lks_to(lks_to(lks_from_host(c, LKS_F32, 4, shape[k % 3], x), rounded), dtype);
+        if (k < 3) lks_set_requires_grad(in[k] = t, 1);
+        else dy = t;
+    }
+    for (int64_t i = 0; i < seen[0] * seen[1]; i++) x[i] = (float)(i * 31 % 17) / 8 - 1;
+    if (mode == MASKED) 
+        mask = lks_gt(lks_from_host(c, LKS_F32, 2, seen, x), lks_full(c, LKS_F32, 0, NULL, -0.5));
+    if (mode == ADDED) mask = lks_from_host(c, LKS_F32, 2, seen, x);
+    lks_tensor *y = lks_scaled_dot_product_attention(in[0], in[1], in[2], mask, mode == DROPPED ? 0.25 : 0,
+                                                     mode == CAUSAL || mode == DROPPED, 0);
+    lks_status s = lks_backward(y, dy, 0);
+    for (int k = 0; k < 4 && s == LKS_OK; k++) {
+        lks_tensor *t = lks_to(k ? lks_grad(in[k - 1]) : lks_detach(y), LKS_F64);
+        s = lks_to_host(lks_contiguous(t), result[k], (k < 2 ? shape[0] : shape[1])[2] * n[0] * n[1] * n[4] * 8);
+    }
+    lks_scope_end(c);
+    free(x);
+    return s;
+}
+
+static void attention(void)
+{
+    static const int64_t sizes[][5] = {{1, 2, 70, 75, 24}, {2, 1, 33, 130, 64}, {1, 1, 65, 64, 128}, {1, 3, 5, 7, 8}};
+    static const lks_dtype dtypes[] = {LKS_BF16, LKS_F16};
+    static const char *const modes[] = {"plain", "causal", "masked", "added mask", "dropout"};
+    lks_context *cpu = open_context("cpu");
+    for (int mode = 0; mode < MODES; mode++) {
+        double worst = 0;
+        for (int i = 0; i < 8; i++) {
+            const int64_t *n = sizes[i / 2];
+            int64_t count[4] = {n[0] * n[1] * n[2] * n[4], n[0] * n[1] * n[2] * n[4], n[0] * n[1] * n[3] * n[4],
+                                n[0] * n[1] * n[3] * n[4]};
+            double *got[4], *want[4], unit = dtypes[i % 2] == LKS_BF16 ? 0x1p-8 : 0x1p-11;
+            for (int k = 0; k < 4; k++)
+                got[k] = malloc((size_t)count[k] * sizeof(double)), want[k] = malloc((size_t)count[k] * sizeof(double));
+            if (attend(ctx, dtypes[i % 2], dtypes[i % 2], n, mode, got) ||
+                attend(cpu, dtypes[i % 2], LKS_F64, n, mode, want))
+                worst = INFINITY;
+            for (int k = 0; k < 4; k++) {
+                double top = 0, off = 0;
+                for (int64_t e = 0; e < count[k]; e++) top = fmax(top, fabs(want[k][e]));
+                for (int64_t e = 0; e < count[k]; e++) {
+                    double d = fabs(got[k][e] - want[k][e]) / top / unit;
+                    if (!(d <= off)) off = d;
+                }
+                if (!(off <= worst)) worst = off;
+                free(got[k]);
+                free(want[k]);
+            }
+        }
+        ok(worst < 4, "attention of 16 bits, %s: off by %.2f units of rounding", modes[mode], worst);
+    }
+    if (lks_error_code(ctx) || lks_error_code(cpu)) diag("%s%s", lks_error(ctx), lks_error(cpu));
+    lks_error_clear(ctx);
+    lks_context_destroy(&cpu);
 }
 
 /* --- B111: the program's communicator of NCCL and the context's, in turn --- */
@@ -298,10 +371,11 @@ int main(int argc, char **argv)
         ok(memcmp(eager, graph, sizeof eager) == 0, "graphs: the same bits as eager");
         ok(lks_graph_begin(ctx) == LKS_OK && lks_graph_begin(ctx) == LKS_ERR_STATE && lks_graph_end(ctx) == LKS_OK,
            "begun twice is an error");
+        attention();
         lks_scope_end(ctx);
         lks_context_destroy(&ctx);
     } else {
-        skip(8, "no device with streams (LKS_TEST_DEVICE=cuda)");
+        skip(13, "no device with streams (LKS_TEST_DEVICE=cuda)");
     }
     int status = done();
     lks_finalize();

@@ -822,6 +822,17 @@ static int cuda_has(void *self, int op)
     return op >= 0 && op < LKSI_OP_COUNT && lksi_cuda_kernels[op] != NULL;
 }
 
+/* Why, where the build decided it. */
+static const char *lacking(int op)
+{
+#ifndef HAVE_CUDNN
+    if (lksi_cuda_kernels[op] == NULL && op >= LKSI_OP_conv1d && op <= LKSI_OP_conv_backward_weight)
+        return ": this build has no cuDNN, which convolutions need";
+#endif
+    (void)op;
+    return "";
+}
+
 static lks_status cuda_launch(void *self, int stream, const lksi_args *a)
 {
     lksi_cuda *c = self;
@@ -830,7 +841,7 @@ static lks_status cuda_launch(void *self, int stream, const lksi_args *a)
     if (code != LKS_OK)
         lksi_cuda_why(a, code, "an earlier call failed: %s", c->failure);
     else if (!lksi_cuda_kernels[a->op])
-        code = lksi_cuda_why(a, LKS_ERR_UNSUPPORTED, "there is no kernel for it");
+        code = lksi_cuda_why(a, LKS_ERR_UNSUPPORTED, "there is no kernel for it%s", lacking(a->op));
     else
         code = lksi_cuda_kernels[a->op](c, c->stream[stream], a);
     lksi_cuda_leave(c, was);

@@ -7,4 +7,16 @@
 #ifndef LKSI_CUDA_LACKS_H
 #define LKSI_CUDA_LACKS_H
 
+#ifndef HAVE_CUDNN /* dnn.c */
+#define LKSI_LACKS_conv1d ~, NULL
+#define LKSI_LACKS_conv2d ~, NULL
+#define LKSI_LACKS_conv3d ~, NULL
+#define LKSI_LACKS_conv_transpose1d ~, NULL
+#define LKSI_LACKS_conv_transpose2d ~, NULL
+#define LKSI_LACKS_conv_transpose3d ~, NULL
+#define LKSI_LACKS_conv_tbc ~, NULL
+#define LKSI_LACKS_conv_backward_input ~, NULL
+#define LKSI_LACKS_conv_backward_weight ~, NULL
+#endif
+
 #endif

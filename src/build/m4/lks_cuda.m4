@@ -14,6 +14,8 @@ AC_ARG_WITH([cuda], [AS_HELP_STRING([--with-cuda@<:@=DIR@:>@],
 AC_ARG_WITH([cuda-arch], [AS_HELP_STRING([--with-cuda-arch=LIST],
   [device code to build, e.g. "sm_80 sm_90" (the default); "ptx": none but the PTX of compute_90, which is always there])],
   [], [with_cuda_arch="sm_80 sm_90"])
+AC_ARG_WITH([cudnn], [AS_HELP_STRING([--without-cudnn],
+  [no convolutions on a GPU (default: they are there if cuDNN is)])], [], [with_cudnn=auto])
 AS_CASE([$with_cuda_arch], [yes], [with_cuda_arch="sm_80 sm_90"], [no|ptx], [with_cuda_arch=])
 AS_CASE([$with_cuda], [auto|yes|no], [lks_cuda=${CUDA_HOME:-/usr/local/cuda}], [lks_cuda=$with_cuda])
 cuda_version=no cudnn_version=no nccl_version=no have_cuda=no have_cudnn=no cuda_why=
@@ -46,7 +48,9 @@ AS_IF([test "x$with_cuda" != xno], [
     AS_IF([AM_RUN_LOG([$NVCC -c -o conftest.o conftest.cu])], [AC_MSG_RESULT([yes])],
       [AC_MSG_RESULT([no]); have_cuda=no cuda_why="nvcc does not work (g++?)"])
     rm -f conftest.cu conftest.o
-    AC_COMPUTE_INT([lks_major], [CUDNN_MAJOR * 1000 + CUDNN_MINOR], [[#include <cudnn_version.h>]], [lks_major=no])
+    lks_major=no
+    AS_IF([test "x$with_cudnn" != xno],
+      [AC_COMPUTE_INT([lks_major], [CUDNN_MAJOR * 1000 + CUDNN_MINOR], [[#include <cudnn_version.h>]], [lks_major=no])])
     AS_IF([test "x$lks_major" != xno],
       [cudnn_version="`expr $lks_major / 1000`.`expr $lks_major % 1000`"
        LIBS="-L$lks_cuda_lib -Wl,-rpath-link,$lks_cuda_lib -lcudnn -lcudart $LIBS"
@@ -56,6 +60,8 @@ AS_IF([test "x$with_cuda" != xno], [
        AC_MSG_RESULT([$have_cudnn])
        LIBS=$sv_LIBS
        test $have_cudnn = yes || cudnn_version="no (it does not link)"])
+    AS_IF([test "x$with_cudnn" = xyes && test $have_cudnn = no],
+      [AC_MSG_ERROR([cuDNN was asked for and is not beside CUDA in $lks_cuda])])
     LIBS="-L$lks_cuda_lib -Wl,-rpath-link,$lks_cuda_lib -lcufft -lcudart $LIBS"
     AC_MSG_CHECKING([for cufft])
     AC_LINK_IFELSE([AC_LANG_PROGRAM([[#include <cufft.h>]], [[cufftHandle p; return (int)cufftCreate(&p);]])],
