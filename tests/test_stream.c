@@ -156,7 +156,8 @@ static void train(int graph, int transforms, float *w)
 enum { PLAIN, CAUSAL, MASKED, ADDED, DROPPED, MODES };
 
 /* result[4]: y, dq, dk, dv in float64. */
-static lks_status attend(lks_context *c, lks_dtype rounded, lks_dtype dtype, const int64_t *n, int mode, double **result)
+static lks_status attend(lks_context *c, lks_dtype rounded, lks_dtype dtype, const int64_t *n, int mode,
+                         double **result)
 {
     int64_t shape[3][4] = {{n[0], n[1], n[2], n[4]}, {n[0], n[1], n[3], n[4]}, {n[0], n[1], n[3], n[4]}};
     int64_t seen[2] = {n[2], n[3]}, most = n[0] * n[1] * (n[2] > n[3] ? n[2] : n[3]) * n[4];

@@ -2,7 +2,7 @@
  *
  * lacks.h - the rows of ops.def that have no CUDA kernel: LKS_ERR_UNSUPPORTED on this device. A row that has neither a
  * kernel nor a line here does not link. A line is: #define LKSI_LACKS_row ~, NULL
- * There is none now.
+ * There is none where every library was found.
  */
 #ifndef LKSI_CUDA_LACKS_H
 #define LKSI_CUDA_LACKS_H
