@@ -927,6 +927,94 @@ static void test_first_error(lks_context *ctx)
     lks_scope_end(ctx);
 }
 
+/* --- instruction sets --- */
+
+static lks_context *level[3]; /* base, avx2, avx512; NULL: not on this processor or not built */
+static const char *const level_names[3] = {"base", "avx2", "avx512"};
+static double farthest; /* that two levels were apart, in units of the dtype's rounding */
+
+/* doc/performance.md, "Between instruction sets": the same bits where a formula has no fused multiply-add, else within
+ * 64 roundings of the largest element. */
+static int exact(const char *row)
+{
+    static const char *const rows[] = {"sub",     "mul",         "div",       "affine",     "relu",     "where",
+                                       "sqrt",    "maximum",     "clamp",     "leaky_relu", "sum",      "mean",
+                                       "cumsum",  "gather",      "index_put", "embedding",  "dropout",  "cat",
+                                       "permute", "scatter_add", "mse_loss",  "l1_loss",    "avg_pool2d"};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (!strcmp(row, rows[i])) return 1;
+    return 0;
+}
+
+static int check_levels(const sample *s)
+{
+    static const lks_dtype dtypes[] = {LKS_F32, LKS_F64, LKS_BF16};
+    static const double unit[] = {0x1p-24, 0x1p-53, 0x1p-9};
+    int good = 1;
+    for (int i = 0; i < 3; i++) {
+        result want, got;
+        if (!run(level[0], s, dtypes[i], PLAIN, 0, 1, &want)) return 0;
+        for (int l = 1; l < 3 && good; l++) {
+            if (!level[l]) continue;
+            good = run(level[l], s, dtypes[i], PLAIN, 0, 1, &got);
+            for (int k = 0; k < want.n && good; k++) {
+                const double *a = got.data[k], *b = want.data[k];
+                double top = 0, worst = 0;
+                for (int64_t n = 0; n < want.numel[k]; n++) top = fmax(top, fabs(b[n]));
+                for (int64_t n = 0; n < want.numel[k]; n++)
+                    if (a[n] != b[n] && !(isnan(a[n]) && isnan(b[n]))) worst = fmax(worst, fabs(a[n] - b[n]));
+                worst = worst == 0 ? 0 : worst / top / unit[i];
+                farthest = fmax(farthest, worst);
+                good = worst <= (exact(s->row) ? 0 : 64);
+                if (!good)
+                    diag("%s, %s, %s, %s: %s %d is %g roundings from base", s->row, s->what, level_names[l],
+                         lks_dtype_name(dtypes[i]), k ? "gradient" : "result", k - 1, worst);
+            }
+            drop_result(&got);
+        }
+        drop_result(&want);
+    }
+    return good;
+}
+
+/* A product of random numbers: within 2 k u |A| |B| of base, which any order of its k additions keeps. */
+static void test_level_products(void)
+{
+    enum { M = 37, K = 1000, N = 45 };
+    static const int64_t am[2] = {M, K}, bm[2] = {K, N};
+    static float y[3][M * N], size[M * N];
+    double *p = noise(M * K, 1, 1), *q = noise(K * N, 1, 2);
+    for (int l = 0; l < 3; l++) {
+        lks_context *ctx = level[l];
+        if (!ctx) continue;
+        lks_scope_begin(ctx);
+        lks_tensor *a = tensor_of(ctx, LKS_F32, 2, am, p), *b = tensor_of(ctx, LKS_F32, 2, bm, q);
+        lks_tensor *c = lks_matmul(a, b), *d = lks_matmul(lks_abs(a), lks_abs(b));
+        int good = c && d && lks_to_host(c, y[l], sizeof y[l]) == LKS_OK;
+        good = good && (l || lks_to_host(d, size, sizeof size) == LKS_OK);
+        double worst = 0;
+        for (int i = 0; i < M * N && good; i++)
+            worst = fmax(worst, fabs((double)y[l][i] - (double)y[0][i]) / (2.0 * K * 0x1p-24 * (double)size[i]));
+        ok(good && worst <= 1, "%s: a product within the bound of base (%.4f of it)", level_names[l], worst);
+        lks_scope_end(ctx);
+    }
+    free(p);
+    free(q);
+}
+
+static void test_levels(void)
+{
+    for (int l = 0; l < 3; l++) level[l] = context_on("cpu", level_names[l], 1);
+    if (!level[0] || (!level[1] && !level[2])) {
+        skip(1, "only one instruction set here");
+    } else {
+        each_row("instruction sets", check_levels, 1);
+        test_level_products();
+        diag("farthest: %.1f roundings of the largest element", farthest);
+    }
+    for (int l = 0; l < 3; l++) lks_context_destroy(&level[l]);
+}
+
 /* All loops that make sense there. */
 static int on_device(const char *name)
 {
@@ -975,6 +1063,7 @@ int main(void)
     each_row("failing memory", check_failures, 0);
     each_row("failing memory on far", check_failures_far, 0);
     ok(failures > 5000, "%lld allocations were made to fail", (long long)failures);
+    test_levels();
     test_mixed();
     test_comparisons();
     test_refusals(cpu[2], cpu[1]);
