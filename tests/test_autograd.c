@@ -730,6 +730,42 @@ static void test_gradcheck(void)
     ok(lks_grad_enabled(ctx), "recording as before");
 }
 
+/* Rules that go by elementary ops while backward is recorded: what is hidden, not a number, or has no gradient. */
+static void test_recorded(void)
+{
+    double q[6] = {1, -1, 0.5, 2, 0.25, 1}, w[6] = {4, 1, 2, -1, 0.5, 3};
+    lks_tensor *x = leaf_of(filled(6, q, LKS_F32, 4, (int64_t[]){1, 1, 3, 2})), *g[2], *h[2];
+    lks_tensor *v = filled(6, w, LKS_F32, 4, (int64_t[]){1, 1, 3, 2});
+    double add[9] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY, 0, 1, -INFINITY, 0.5, 0};
+    for (int bad = 0; bad < 2; bad++) {
+        if (bad) add[8] = NAN;
+        lks_tensor *mask = filled(9, add, LKS_F32, 2, (int64_t[]){3, 3});
+        lks_tensor *y = total(lks_slice(lks_scaled_dot_product_attention(x, x, v, mask, 0, 0, 0), 3, 1, 2, 1));
+        ok(fine(lks_gradients(y, LKS_NONE, 1, &x, 1, 0, g)) && fine(lks_gradients(y, LKS_NONE, 1, &x, 1, 1, h)),
+           "both ways");
+        double *a = values_of(ctx, g[0]), *b = values_of(ctx, h[0]);
+        int same = a && b;
+        for (int i = 0; i < 6 && same; i++) same = fabs(a[i] - b[i]) < 1e-5 || (isnan(a[i]) && isnan(b[i]));
+        ok(same && isnan(a[4]) == bad, bad ? "a mask that is not a number is not overlooked"
+                                           : "a row that sees no key, a key that none sees");
+        free(a);
+        free(b);
+    }
+    add[8] = 0;
+    lks_tensor *mask = leaf_of(filled(9, add, LKS_F32, 2, (int64_t[]){3, 3}));
+    lks_tensor *in[2] = {x, mask};
+    lks_tensor *y = total(lks_scaled_dot_product_attention(x, x, lks_mul(x, x), mask, 0, 0, 0));
+    ok(fine(lks_gradients(y, LKS_NONE, 2, in, 1, 1, g)) && !g[1] &&
+           fine(lks_gradients(total(lks_mul(g[0], g[0])), LKS_NONE, 2, in, 0, 0, h)) && h[0] && !h[1],
+       "a mask has no gradient, nor one of second order");
+    in[0] = leaf_of(filled(6, q, LKS_F32, 2, (int64_t[]){2, 3}));
+    in[1] = LEAF(1, 2, 3);
+    y = lks_cross_entropy_weighted(in[0], lks_arange(ctx, LKS_I64, 2), in[1], -100, 0.1, LKS_REDUCTION_MEAN);
+    ok(fine(lks_gradients(y, LKS_NONE, 2, in, 1, 1, g)) && !g[1] &&
+           fine(lks_gradients(total(lks_mul(g[0], g[0])), LKS_NONE, 2, in, 0, 0, h)) && h[0] && !h[1],
+       "the weight of classes neither");
+}
+
 /* --- depth and length --- */
 
 /* n ops in a row; only the newest result is held. kind 0 saves nothing, 1 its inputs, 2 its output. The caller owns the
@@ -1010,8 +1046,8 @@ int main(void)
         if (!ctx) bail("no context on %s", devices[i]);
         static void (*const tests[])(void) = {
             test_leaves, test_graphs, test_in_place, test_modes, test_hooks, test_frozen_since, test_nested,
-            test_gradients, test_random_graphs, test_sealed, test_orphans, test_gradcheck, test_depth, test_flat,
-            test_order, test_no_memory, test_cases};
+            test_gradients, test_random_graphs, test_sealed, test_orphans, test_gradcheck, test_recorded,
+            test_depth, test_flat, test_order, test_no_memory, test_cases};
         for (int k = 0; k < (int)(sizeof tests / sizeof *tests); k++) {
             if (i && tests[k] == test_depth) continue; /* says nothing about the device */
             int scoped = tests[k] != test_depth && tests[k] != test_sealed && tests[k] != test_orphans;

@@ -14,6 +14,12 @@ static lks_tensor *wide(lks_tensor *x)
     return x && x != lks_none && lks_dtype_size(x->v.dtype) == 2 ? lks_to(x, LKS_F32) : x;
 }
 
+/* Without its history: what has no gradient has none of a higher order. */
+static lks_tensor *fixed(lks_tensor *x)
+{
+    return x == lks_none ? x : lks_detach(x);
+}
+
 static lks_tensor *over(lks_tensor *x, int n, const int *dims)
 {
     return lks_sum(x, n, dims, 1, LKS_DTYPE_NONE);
@@ -145,7 +151,7 @@ static lks_tensor *of_nll(lksi_back *b, lks_tensor *g, lks_tensor *weight, const
 /* By way of log_softmax: d log p = (1 - s) times nll's, and s / C times that of all classes where a row counts. */
 lks_status lksi_again_cross_entropy(lksi_back *b)
 {
-    lks_tensor *logp = lks_log_softmax(wide(lksi_back_in(b, 0)), 1), *weight = lksi_back_in(b, 2), *g = b->g;
+    lks_tensor *logp = lks_log_softmax(wide(lksi_back_in(b, 0)), 1), *weight = fixed(lksi_back_in(b, 2)), *g = b->g;
     double s = b->attr->loss.smoothing;
     int classes = 1, how = b->attr->loss.reduction;
     if (!logp) return lksi_rule_failed(b);
@@ -169,7 +175,7 @@ lks_status lksi_again_cross_entropy(lksi_back *b)
 /* loss = - sum of q w log p, q = (1 - s) target + s / C */
 lks_status lksi_again_cross_entropy_soft(lksi_back *b)
 {
-    lks_tensor *x = wide(lksi_back_in(b, 0)), *target = lksi_back_in(b, 1), *weight = lksi_back_in(b, 2);
+    lks_tensor *x = wide(lksi_back_in(b, 0)), *target = lksi_back_in(b, 1), *weight = fixed(lksi_back_in(b, 2));
     lks_tensor *logp = lks_log_softmax(x, 1), *g = b->g;
     double s = b->attr->loss.smoothing;
     if (!logp) return lksi_rule_failed(b);
@@ -196,8 +202,9 @@ lks_status lksi_again_attention(lksi_back *b)
     lks_tensor *a = lks_mul_scalar(lks_matmul(q, lksi_mT(k)), scale);
     if (mask != lks_none && mask->v.dtype == LKS_BOOL) keep = mask;
     else if (mask != lks_none) {
-        a = lks_add(a, lks_to(mask, q->v.dtype));
-        keep = lks_gt(lks_to(mask, q->v.dtype), lks_full(b->ctx, q->v.dtype, 0, NULL, -INFINITY));
+        mask = lks_to(fixed(mask), q->v.dtype); /* no gradient, in no order */
+        a = lks_add(a, mask);
+        keep = lks_ne(mask, lks_full(b->ctx, q->v.dtype, 0, NULL, -INFINITY)); /* a NaN is seen */
     }
     if (b->attr->attention.causal) {
         int64_t shape[2] = {q->v.shape[2], k->v.shape[2]};
@@ -210,6 +217,7 @@ lks_status lksi_again_attention(lksi_back *b)
     if (keep != lks_none) p = lks_where(keep, p, zero);
     GIVE(2, lks_matmul(lksi_mT(p), g));
     lks_tensor *dp = lks_matmul(g, lksi_mT(v));
+    if (keep != lks_none) dp = lks_where(keep, dp, zero);
     lks_tensor *da = lks_mul_scalar(lks_mul(p, lks_sub(dp, over(lks_mul(p, dp), 1, &last))), scale);
     GIVE(0, lks_matmul(da, k));
     GIVE(1, lks_matmul(lksi_mT(da), q));
