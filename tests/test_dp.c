@@ -297,6 +297,54 @@ static void accumulation(void)
     rig_close(&r);
 }
 
+typedef struct started {
+    lks_dp *dp;
+    int64_t before, at; /* reductions issued before, and when the leaf's gradient was complete */
+} started;
+
+static lks_status note_started(void *user, lks_tensor *leaf, lks_tensor *grad)
+{
+    (void)leaf;
+    (void)grad;
+    started *s = user;
+    s->at = lks_dp_collectives(s->dp) - s->before;
+    return LKS_OK;
+}
+
+/* Eight parameters of 400,000 bytes: three in the first bucket, started within backward, the others in the second. */
+static void buckets(void)
+{
+    lks_context *ctx = open_context(20);
+    lks_params *ps;
+    lks_tensor *p[8], *loss = NULL;
+    lks_dp *dp = NULL;
+    started s[8];
+    int64_t id;
+    lks_params_create(ctx, &ps);
+    for (int i = 0; i < 8; i++) {
+        char name[3] = {'p', (char)('0' + i), 0};
+        lks_params_add(ps, name, LKS_F32, 1, (int64_t[]){100000}, &p[i]);
+    }
+    ok(lks_dp_create(ps, 0, &dp) == LKS_OK && lks_dp_set_nominal(dp, 1) == LKS_OK, "buckets: create");
+    ok(lks_dp_bucket_count(dp) == 2 && lks_dp_bucket_numel(dp, 0) == 300000 && lks_dp_bucket_numel(dp, 1) == 500000,
+       "the first bucket is closed at 1 MiB, the next would be at 4");
+    lks_scope_begin(ctx);
+    for (int i = 0; i < 8; i++) {
+        s[i] = (started){.dp = dp, .before = lks_dp_collectives(dp), .at = -1};
+        lks_hook_add(p[i], note_started, &s[i], &id);
+        lks_tensor *t = lks_sum(p[i], 0, NULL, 0, LKS_DTYPE_NONE);
+        loss = loss ? lks_add(loss, t) : t;
+    }
+    ok(lks_dp_backward(dp, NULL, loss, 1, LKS_NONE, 1) == LKS_OK, "backward");
+    lks_scope_end(ctx);
+    ok(s[7].at == 0 && s[6].at == 0 && s[5].at == 1 && s[1].at == 1 && s[0].at == 2,
+       "a bucket is started when its last gradient is complete, not later");
+    lks_params_zero_grad(ps);
+    lks_dp_destroy(&dp);
+    lks_params_destroy(&ps);
+    lks_context_destroy(&ctx);
+}
+
 /* What must not be summed: gradients of the step before, of one rank without the scale. */
 static void contract(void)
 {
@@ -574,6 +622,7 @@ int main(int argc, char **argv)
     absent();
     overflow();
     accumulation();
+    buckets();
     contract();
     retry_alone();
     weight_on_device();

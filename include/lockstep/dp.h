@@ -17,10 +17,10 @@
 extern "C" {
 #endif
 
-/* Checks that every rank has the same parameters and buffers (names, shapes, dtypes, trainable; the first difference is
- * LKS_ERR_MISMATCH on every rank, with both sides), broadcasts them from rank 0, installs the hooks. Seals ps; one
- * lks_dp per set. Buckets are runs of neighbouring parameters of one dtype in reverse order of creation, the first
- * of at most 1 MiB, the others of bucket_bytes (0 = 4 MiB) or one large parameter; a frozen parameter is in none.
+/* Checks that every rank has the same parameters and buffers (names, shapes, dtypes, trainable; the first difference
+ * is LKS_ERR_MISMATCH on every rank, with both sides), broadcasts them from rank 0, installs the hooks. Seals ps; one
+ * lks_dp per set. Buckets are runs of neighbouring parameters of one dtype in reverse order of creation, closed as
+ * soon as they hold bucket_bytes (0 = 4 MiB), the first as soon as it holds 1 MiB; a frozen parameter is in none.
  * Flags changed by lks_params_set_trainable are followed, and compared again, by the next backward after
  * lks_params_zero_grad. Works with one rank, too. Collective. */
 LKS_API lks_status lks_dp_create(lks_params *ps, int64_t bucket_bytes, lks_dp **dp);
