@@ -148,20 +148,29 @@ template <class F> __device__ inline typename F::acc ahead(const F &f, typename 
     return lane ? f.join(mine, left) : mine;
 }
 
-/* Items: (line, chunk). TOTAL: only what a chunk comes to, to part; else the results, from part on if there is one. */
+/* Items: (line, chunk). TOTAL: only what a chunk comes to, to part; else the results, from part on if there is one.
+ * Threads read and write side by side, but scan ITEMS in a row: elements change hands in shared memory, where the runs of
+ * neighbours begin in different banks. */
 template <class F, bool TOTAL>
 __global__ void __launch_bounds__(LKSI_THREADS) scan_chunks(F f, const __grid_constant__ job j, typename F::acc *part)
 {
     typedef typename F::acc acc;
+    enum { BANKS = 128 / sizeof(acc) }; /* elements that the banks hold once: a gap after each so many */
+    __shared__ acc room[TILE + TILE / BANKS];
+    acc *mine = room + threadIdx.x * ITEMS + threadIdx.x * ITEMS / BANKS;
     for (int64_t item = blockIdx.x; item < j.r.outer.n * j.chunks; item += gridDim.x) {
-        int64_t line = item / j.chunks, base[3], first = (item - line * j.chunks) * CHUNK + threadIdx.x * ITEMS;
+        int64_t line = item / j.chunks, base[3], first = (item - line * j.chunks) * CHUNK + threadIdx.x;
         acc x[ITEMS], sum = f.none(), all;
         j.r.outer.seek(line, base);
 #pragma unroll
         for (int i = 0; i < ITEMS; i++) {
-            x[i] = first + i < j.n ? f.item(j, line, base, first + i) : f.none();
-            sum = f.join(sum, x[i]);
+            int k = i * LKSI_THREADS + threadIdx.x;
+            x[i] = first + i * LKSI_THREADS < j.n ? f.item(j, line, base, first + i * LKSI_THREADS) : f.none();
+            room[k + k / BANKS] = x[i];
         }
+        __syncthreads();
+#pragma unroll
+        for (int i = 0; i < ITEMS; i++) sum = f.join(sum, mine[i]);
         acc left = ahead(f, sum, &all);
         if (TOTAL) {
             if (threadIdx.x == 0) part[item] = all;
@@ -170,10 +179,19 @@ __global__ void __launch_bounds__(LKSI_THREADS) scan_chunks(F f, const __grid_co
         if (part) left = f.join(part[item], left);
 #pragma unroll
         for (int i = 0; i < ITEMS; i++) {
-            acc next = f.join(left, x[i]);
-            if (first + i < j.n) f.give(j, line, base, first + i, left, next);
-            left = next;
+            acc own = mine[i];
+            mine[i] = left;
+            left = f.join(left, own);
         }
+        __syncthreads();
+#pragma unroll
+        for (int i = 0; i < ITEMS; i++) {
+            int k = i * LKSI_THREADS + threadIdx.x;
+            acc before = room[k + k / BANKS];
+            if (first + i * LKSI_THREADS < j.n)
+                f.give(j, line, base, first + i * LKSI_THREADS, before, f.join(before, x[i]));
+        }
+        __syncthreads();
     }
 }
 
