@@ -214,6 +214,12 @@ static void edges(void)
     ok(close_to(ctx, lks_linalg_det(lks_ones(ctx, LKS_F64, SHAPE(2, 0, 0))), (double[]){1, 1}, 2, 0), "det of nothing");
     ok(refused(!lks_linalg_det(lks_ones(ctx, LKS_F64, SHAPE(2, 3))), LKS_ERR_SHAPE, "[2,3]", "square"),
        "det of a rectangle");
+    lks_tensor *lu, *pivots;
+    lks_linalg_lu_factor(x, &lu, &pivots);
+    lks_tensor *wrong = lks_mul(pivots, lks_zeros(ctx, LKS_I32, 0, NULL));
+    ok(refused(!lks_lu_solve(lks_ones(ctx, LKS_F64, SHAPE(2, 2, 1)), lks_add(lu, eye(LKS_F64, 2)), wrong),
+               LKS_ERR_ARGUMENT, "lu", "2"),
+       "pivots that are no rows");
     double bad[] = {1, NAN, 2, 3};
     lks_tensor *nan = tensor_of(ctx, LKS_F64, SHAPE(2, 2), bad);
     ok(refused(lks_linalg_svd(nan, 0, &u, &s, &vh) != LKS_OK, LKS_ERR_ARGUMENT, "NaN", "matrix 0"), "svd of NaN");
