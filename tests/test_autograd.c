@@ -764,6 +764,17 @@ static void test_recorded(void)
     ok(fine(lks_gradients(y, LKS_NONE, 2, in, 1, 1, g)) && !g[1] &&
            fine(lks_gradients(total(lks_mul(g[0], g[0])), LKS_NONE, 2, in, 0, 0, h)) && h[0] && !h[1],
        "the weight of classes neither");
+    in[0] = leaf_of(filled(6, (double[]){3e25, -1e25, 2e25, 1e30, 2e30, -1e30}, LKS_F32, 2, (int64_t[]){2, 3}));
+    in[1] = LEAF(1, 2, 3);
+    y = total(lks_rms_norm(in[0], 1, in[1], 1e-6));
+    ok(fine(lks_gradients(y, LKS_NONE, 2, in, 1, 0, g)) && fine(lks_gradients(y, LKS_NONE, 2, in, 1, 1, h)), "a norm");
+    for (int i = 0; i < 2; i++) {
+        double *a = values_of(ctx, g[i]), *b = values_of(ctx, h[i]), worst = 0, most = 0;
+        for (int k = 0; k < (i ? 3 : 6); k++) worst = fmax(worst, fabs(a[k] - b[k])), most = fmax(most, fabs(a[k]));
+        ok(most > 0 && worst <= 1e-5 * most, "of numbers whose squares overflow (%g of %g)", worst, most);
+        free(a);
+        free(b);
+    }
 }
 
 /* --- depth and length --- */

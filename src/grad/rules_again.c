@@ -27,14 +27,30 @@ static lks_tensor *over(lks_tensor *x, int n, const int *dims)
 
 /* --- norms --- */
 
+/* The largest |x| of each slice, 1 if that is less; a constant. */
+static lks_tensor *beyond_one(lks_tensor *x, int n, const int *dims)
+{
+    return lks_maximum(lks_amax(lks_abs(lks_detach(x)), n, dims, 1), lks_full(x->ctx, x->v.dtype, 0, NULL, 1));
+}
+
 /* xh = (x - mean) r, r = (variance + eps)^-1/2 over dims (mean 0 unless centred), and
  * dx = r (g - mean g - xh mean(g xh)), the mean of g likewise; g is times the weight already. */
 static lks_tensor *standardised(lks_tensor *x, lks_tensor *g, int n, const int *dims, int centred, double eps,
                                 lks_tensor **xh)
 {
     lks_tensor *c = centred ? lks_sub(x, lks_mean(x, n, dims, 1, LKS_DTYPE_NONE)) : x;
-    lks_tensor *r = lks_rsqrt(lks_add_scalar(lks_mean(lks_mul(c, c), n, dims, 1, LKS_DTYPE_NONE), eps));
+    lks_tensor *r, *m = NULL;
+    int units = !centred && x->numel && x->v.dtype == LKS_F32;
+    if (units) { /* in units of m: squares do not overflow */
+        m = beyond_one(x, n, dims);
+        c = lks_div(c, m);
+        lks_tensor *e = lks_div(lks_div(lks_full(x->ctx, LKS_F32, 0, NULL, eps), m), m);
+        r = lks_rsqrt(lks_add(lks_mean(lks_mul(c, c), n, dims, 1, LKS_DTYPE_NONE), e));
+    } else {
+        r = lks_rsqrt(lks_add_scalar(lks_mean(lks_mul(c, c), n, dims, 1, LKS_DTYPE_NONE), eps));
+    }
     *xh = lks_mul(c, r);
+    if (units) r = lks_div(r, m);
     lks_tensor *d = lks_sub(g, lks_mul(*xh, lks_mean(lks_mul(g, *xh), n, dims, 1, LKS_DTYPE_NONE)));
     if (centred) d = lks_sub(d, lks_mean(g, n, dims, 1, LKS_DTYPE_NONE));
     return lks_mul(d, r);
