@@ -6,6 +6,7 @@
  */
 #include "grad/rules.h"
 
+#include <float.h>
 #include <math.h>
 
 /* Reduced floats are computed in float32; the walk rounds what arrives. */
@@ -27,10 +28,10 @@ static lks_tensor *over(lks_tensor *x, int n, const int *dims)
 
 /* --- norms --- */
 
-/* The largest |x| of each slice, 1 if that is less; a constant. */
+/* The largest |x| of each slice, within [1, FLT_MAX]; a constant. */
 static lks_tensor *beyond_one(lks_tensor *x, int n, const int *dims)
 {
-    return lks_maximum(lks_amax(lks_abs(lks_detach(x)), n, dims, 1), lks_full(x->ctx, x->v.dtype, 0, NULL, 1));
+    return lks_clamp(lks_amax(lks_abs(lks_detach(x)), n, dims, 1), 1, FLT_MAX);
 }
 
 /* xh = (x - mean) r, r = (variance + eps)^-1/2 over dims (mean 0 unless centred), and
