@@ -149,8 +149,8 @@ template <class F> __device__ inline typename F::acc ahead(const F &f, typename 
 }
 
 /* Items: (line, chunk). TOTAL: only what a chunk comes to, to part; else the results, from part on if there is one.
- * Threads read and write side by side, but scan ITEMS in a row: elements change hands in shared memory, where the runs of
- * neighbours begin in different banks. */
+ * Threads read and write side by side, but scan ITEMS in a row: elements change hands in shared memory, where the runs
+ * of neighbours begin in different banks. */
 template <class F, bool TOTAL>
 __global__ void __launch_bounds__(LKSI_THREADS) scan_chunks(F f, const __grid_constant__ job j, typename F::acc *part)
 {
