@@ -418,6 +418,7 @@ static void retry_alone(void)
         ok(lks_optim_step_retry(r.opt, r.s, 2, lonely_batch, &l, &outcome) == LKS_OK && l.calls == 2 &&
                outcome == LKS_STEPPED && value(&r, 0) == 0,
            "a rank without gradients tries again with the others");
+        ok(lks_error_code(r.ctx) == LKS_OK, "no error is left of the try that counts no more (%s)", lks_error(r.ctx));
         lks_error_clear(r.ctx);
         ok(lks_scaler_get(r.s, &scale, NULL) == LKS_OK && scale == 32768, "and holds their scale");
     }

@@ -1053,6 +1053,7 @@ lks_status lks_optim_step_retry(lks_optim *opt, lks_scaler *s, int retries, lks_
     int64_t attempt = ctx->attempt, call = ctx->call, first = ctx->row_first, rows = ctx->row_count;
     for (int left = retries;; left--) {
         const lksi_record *r;
+        lks_status held = ctx->base.code;
         lks_status mine = lksi_said(&ctx->base, batch(user), where, "the function of the batch");
         int64_t before = opt->attempts;
         lks_status code = step_after(opt, s, mine), updated = LKS_OK;
@@ -1065,6 +1066,7 @@ lks_status lks_optim_step_retry(lks_optim *opt, lks_scaler *s, int retries, lks_
         int again =
             (r->outcome == LKSI_SKIPPED_HERE || r->outcome == LKSI_SKIPPED_ELSEWHERE) && r->flag == 1 && !r->drift;
         if (!again || !left) return code;
+        if (held == LKS_OK && code != LKS_OK) lks_error_clear(ctx); /* of an attempt that counts no more */
         lksi_rng again_from = {ctx->seed, attempt};
         TRY(lksi_device_write(ctx->dev, ctx->rng, &again_from, sizeof again_from));
         ctx->attempt = attempt;
