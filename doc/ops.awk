@@ -14,14 +14,23 @@ NR == 1 {
     print "* **gradient**: any: can be differentiated any number of times; once: its gradient is a fused row; -: none"
     print "  (integer results, ops in place, and those fused rows)."
     print "* **dtypes** of the main inputs. floats: float64, float32, float16, bfloat16; all: integers and bool, too."
-    print "* Every row has a kernel on the CPU or is made of rows that have one; on a GPU a row without a kernel says so."
+    print "* **devices**: where it runs; in brackets the library without which a build refuses it there (lockstep info)."
     print ""
-    print "| op | signature: inputs; attributes -> outputs | dtypes | cpu | cuda | gradient |"
-    print "|---|---|---|---|---|---|"
+    print "| op | signature: inputs; attributes -> outputs | dtypes | cpu | cuda | gradient | devices |"
+    print "|---|---|---|---|---|---|---|"
     next
+}
+# Families that stand on a library; tests/ops.test compares with src/cuda/lacks.h and src/cuda/cumath.def.
+function devices(op)
+{
+    if (op ~ /^conv(_transpose)?[123]d$|^conv_(tbc|backward)/) return "cpu, cuda (cuDNN)"
+    if (op ~ /^(fft_|stft$)/) return "cpu (FFTW), cuda (cuFFT)"
+    if (op ~ /^(triangular_solve|lu_perm|geqrf|orgqr|ormqr|pinverse)$|^linalg_[^v]/)
+        return "cpu (LAPACKE), cuda (cuSOLVER)"
+    return "cpu, cuda"
 }
 {
     text = substr($0, at)
     gsub(/[|]/, "\\|", text)
-    print "| " $1 " | `" text "` | " $5 " | " $2 " | " $3 " | " $4 " |"
+    print "| " $1 " | `" text "` | " $5 " | " $2 " | " $3 " | " $4 " | " devices($1) " |"
 }
