@@ -96,17 +96,23 @@ lks_status lksi_ckpt_write_error(lksi_base *b, const char *where, const char *pa
                      strerror(error), error == EFBIG ? " (see ulimit -f)" : "");
 }
 
-lks_status lksi_ckpt_write(lksi_base *b, const char *where, int fd, const char *path, int64_t offset, const void *data,
-                           int64_t bytes)
+int lksi_ckpt_put(int fd, int64_t offset, const void *data, int64_t bytes)
 {
     const char *from = data;
     while (bytes > 0) {
         ssize_t n = pwrite(fd, from, bytes < LKSI_CKPT_WRITE ? (size_t)bytes : LKSI_CKPT_WRITE, (off_t)offset);
         if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) return lksi_ckpt_write_error(b, where, path, n ? errno : ENOSPC);
+        if (n <= 0) return n ? errno : ENOSPC;
         from += n, offset += n, bytes -= n;
     }
-    return LKS_OK;
+    return 0;
+}
+
+lks_status lksi_ckpt_write(lksi_base *b, const char *where, int fd, const char *path, int64_t offset, const void *data,
+                           int64_t bytes)
+{
+    int error = lksi_ckpt_put(fd, offset, data, bytes);
+    return error ? lksi_ckpt_write_error(b, where, path, error) : LKS_OK;
 }
 
 lks_status lksi_ckpt_outcome(lks_context *ctx, const char *where, lks_status mine)

@@ -60,6 +60,8 @@ lks_status lksi_ckpt_read(lksi_base *b, const char *where, int fd, const char *p
                           int64_t bytes);
 lks_status lksi_ckpt_write(lksi_base *b, const char *where, int fd, const char *path, int64_t offset, const void *data,
                            int64_t bytes);
+/* pwrite of everything for a thread that records no errors: errno of the failure, or 0. */
+int lksi_ckpt_put(int fd, int64_t offset, const void *data, int64_t bytes);
 /* The error for errno after a call that writes. */
 lks_status lksi_ckpt_write_error(lksi_base *b, const char *where, const char *path, int error);
 

@@ -306,13 +306,7 @@ static int put_piece(sink *k)
         }
         done += n;
     }
-    while (done < k->bytes) {
-        ssize_t n = pwrite(k->fd, k->host + done, (size_t)(k->bytes - done), (off_t)(k->offset + done));
-        if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) return n ? errno : ENOSPC;
-        done += n;
-    }
-    return 0;
+    return lksi_ckpt_put(k->fd, k->offset + done, k->host + done, k->bytes - done);
 }
 
 static void *write_pieces(void *arg)
@@ -384,8 +378,8 @@ static lks_status write_piece(saving *s, sink *k, const item *i, int64_t at, int
     TRY(written(s, k));
     k->host = host, k->offset = i->offset + at, k->bytes = bytes, k->past = past;
     if (!k->started) {
-        int error = put_piece(k);
-        return error ? lksi_ckpt_write_error(s->b, s->where, s->tmp, error) : LKS_OK;
+        k->error = put_piece(k);
+        return written(s, k);
     }
     pthread_mutex_lock(&k->lock);
     k->busy = 1;

@@ -95,16 +95,6 @@ struct lksi_cuda {
 
 /* --- errors --- */
 
-lks_status lksi_cuda_why(const lksi_args *a, lks_status code, const char *format, ...)
-{
-    if (!a->why) return code;
-    va_list args;
-    va_start(args, format);
-    vsnprintf(a->why, LKSI_WHY, format, args);
-    va_end(args);
-    return code;
-}
-
 static lks_status status_of(cudaError_t e)
 {
     return e == cudaSuccess ? LKS_OK : e == cudaErrorMemoryAllocation ? LKS_ERR_MEMORY : LKS_ERR_DEVICE;

@@ -17,16 +17,6 @@ static const lksi_cuda_services *lent; /* set once, before any row */
 
 /* --- cuda.h --- */
 
-lks_status lksi_cuda_why(const lksi_args *a, lks_status code, const char *format, ...)
-{
-    if (!a->why) return code;
-    va_list args;
-    va_start(args, format);
-    vsnprintf(a->why, LKSI_WHY, format, args);
-    va_end(args);
-    return code;
-}
-
 lks_status lksi_cuda_launched(const lksi_args *a) { return lent->launched(a); }
 
 lks_status lksi_cuda_scratch(lksi_cuda *cuda, cudaStream_t stream, const lksi_args *a, int slot, int64_t bytes,

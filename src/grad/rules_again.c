@@ -63,8 +63,8 @@ static lks_status affine(lksi_back *b, lks_tensor *g, lks_tensor *xh, int n, con
     for (int i = 1; i < 3 && i < b->node->nin; i++) {
         if (!lksi_back_needs(b, i)) continue;
         lksi_meta m = lksi_back_meta(b, i);
-        lks_tensor *d = lks_sum(i == 1 ? lks_mul(g, xh) : g, n, dims, 0, LKS_DTYPE_NONE);
-        if (n == 0) d = i == 1 ? lks_mul(g, xh) : g; /* one row: nothing to sum (no dims would mean all) */
+        lks_tensor *d = i == 1 ? lks_mul(g, xh) : g;
+        if (n) d = lks_sum(d, n, dims, 0, LKS_DTYPE_NONE); /* no dims would mean all */
         GIVE(i, d ? lksi_reshape_like(d, m.ndim, m.shape) : NULL);
     }
     return LKS_OK;
