@@ -116,6 +116,16 @@ static void expanded(const char *isa)
     drop(&in[0]), drop(&in[1]);
 }
 
+/* All elements of v, the last dim fastest; free() it. */
+static double *elements(const lksi_view *v)
+{
+    int64_t n = lksi_numel(v);
+    double *x = malloc((size_t)(n + 1) * sizeof *x);
+    if (!x) bail("no memory");
+    for (int64_t i = 0; i < n; i++) x[i] = element(v, i);
+    return x;
+}
+
 static int one_linear(int dtype, int bias, int layout, int wide, int nx, const int64_t *sx, int64_t out)
 {
     int64_t inner = sx[nx - 1], rows = 1, wrong = 0;
@@ -124,15 +134,17 @@ static int one_linear(int dtype, int bias, int layout, int wide, int nx, const i
     if (bias != LKS_DTYPE_NONE) in[2] = make(bias, layout, SHAPE(out));
     lks_status s = call(LKSI_OP_linear, 3, in, 1, &y, NULL, NULL, wide);
     if (s == LKS_OK) {
+        double *x = elements(&in[0]), *w = elements(&in[1]);
         for (int64_t r = 0; r < rows; r++)
             for (int64_t o = 0; o < out; o++) {
                 double sum = bias != LKS_DTYPE_NONE ? element(&in[2], o) : 0, size = fabs(sum);
                 for (int64_t i = 0; i < inner; i++) {
-                    double term = element(&in[0], r * inner + i) * element(&in[1], o * inner + i);
+                    double term = x[r * inner + i] * w[o * inner + i];
                     sum += term, size += fabs(term);
                 }
                 wrong += !near_sum(element(&y, r * out + o), sum, size, y.dtype, (double)inner);
             }
+        free(x), free(w);
         drop(&y);
     }
     for (int i = 0; i < 3; i++)
