@@ -393,17 +393,11 @@ static bool mma_fits_back(const heads &s)
     return mma_fits(s) && mma_view(s.dy) && mma_view(s.dq) && mma_view(s.dk) && mma_view(s.dv);
 }
 
-/* More shared memory than a kernel may have unasked. */
-template <class K> static void mma_room(K kernel, int bytes)
-{
-    if (bytes > 48 * 1024) cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-}
-
 template <class T, int DEEP> static lks_status mma_forward(cudaStream_t stream, const lksi_args *a, const heads &s)
 {
     const int bytes = (MMA_ROWS + 2 * 64) * deep<DEEP>::LD * 2;
     int64_t tiles = (s.queries + MMA_ROWS - 1) / MMA_ROWS, items = s.batch * s.head * tiles;
-    mma_room(mma_attend<T, DEEP>, bytes);
+    room_for(mma_attend<T, DEEP>, bytes);
     mma_attend<T, DEEP><<<blocks_for(items, 1), MMA_THREADS, bytes, stream>>>(s, items, tiles);
     return lksi_cuda_launched(a);
 }
@@ -416,10 +410,10 @@ static lks_status mma_backward(lksi_cuda *cuda, cudaStream_t stream, const lksi_
     lks_status status = lksi_cuda_scratch(cuda, stream, a, 0, s.batch * s.head * s.queries * 4 + 16, &delta);
     if (status != LKS_OK) return status;
     int64_t tiles = (s.queries + MMA_ROWS - 1) / MMA_ROWS, items = s.batch * s.head * tiles;
-    mma_room(mma_back_queries<T, DEEP>, bytes);
+    room_for(mma_back_queries<T, DEEP>, bytes);
     mma_back_queries<T, DEEP><<<blocks_for(items, 1), MMA_THREADS, bytes, stream>>>(s, items, tiles, (float *)delta);
     tiles = (s.keys + MMA_ROWS - 1) / MMA_ROWS, items = s.batch * s.head * tiles;
-    mma_room(mma_back_keys<T, DEEP>, bytes);
+    room_for(mma_back_keys<T, DEEP>, bytes);
     mma_back_keys<T, DEEP><<<blocks_for(items, 1), MMA_THREADS, bytes, stream>>>(s, items, tiles, (const float *)delta);
     return lksi_cuda_launched(a);
 }

@@ -303,6 +303,12 @@ static inline unsigned blocks_for(int64_t n, int64_t each)
     return (unsigned)(b < 1 ? 1 : b < 0x7fffffff ? b : 0x7fffffff);
 }
 
+/* More shared memory than a kernel may have unasked. */
+template <class K> static inline void room_for(K kernel, int bytes)
+{
+    if (bytes > 48 * 1024) cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+}
+
 } // namespace lksi
 
 #endif

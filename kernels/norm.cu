@@ -3,7 +3,8 @@
  * norm.cu - layer_norm, rms_norm, group_norm, batch_norm and their backward rows, with the formulas of cpu/norm_real.h.
  * Layer and RMS norm hold a row in registers and read it once; backward makes the gradients of weight and bias in the
  * same pass, by fixed blocks of rows that a second kernel adds up in order. Group and batch norm measure chunks of
- * channels (one read), join what was found in a fixed order, and apply it (one read and one write).
+ * channels (one read), join what was found in a fixed order, and apply it (one read and one write); a group that fits
+ * into shared memory is read once.
  */
 #include "rows.cuh"
 
@@ -1038,6 +1039,179 @@ static __global__ void __launch_bounds__(LKSI_THREADS) group_join(group s)
     }
 }
 
+/* A block to a group of an image that lies in one run: kept in shared memory as it comes, x and then dy, each followed
+ * by what belongs to its channels. */
+struct whole {
+    group g;
+    int64_t n;       /* elements of a group */
+    divisor channel; /* division by packs of a channel */
+    int bytes;       /* shared memory */
+};
+extern __shared__ __align__(16) unsigned char whole_room[];
+
+/* A thread reads back what it has kept itself, so that takes no barrier. */
+template <class C, class T, int V>
+__global__ void __launch_bounds__(LKSI_THREADS) group_whole(const __grid_constant__ whole s)
+{
+    typedef crew<LKSI_THREADS, 1> team;
+    typedef mover<C, T, V> move;
+    __shared__ C room[team::ROOM];
+    const group &g = s.g;
+    const int64_t units = s.n / V;
+    T *held = (T *)(void *)whole_room;
+    C *scales = (C *)(void *)(whole_room + s.n * sizeof(T)), *shifts = scales + g.each;
+    const T *from = (const T *)g.p.r.inner.data[1];
+    T *to = (T *)g.p.r.inner.data[0];
+    for (int64_t at = blockIdx.x; at < g.images * g.groups; at += gridDim.x) {
+        const T *source = from + at * s.n;
+        C x[V], first = get<C>::of(source[0]), sum = C(0), squares = C(0);
+        for (int64_t u = threadIdx.x; u < units; u += LKSI_THREADS) {
+            move::get_(x, source, 0, u * V);
+            move::put_(x, held, 0, u * V);
+#pragma unroll
+            for (int j = 0; j < V; j++) sum += x[j] - first;
+        }
+        sum = team::fold(sum, room, join_sum());
+        const C hi = mean_from(first, sum, s.n);
+        sum = C(0);
+        for (int64_t u = threadIdx.x; u < units; u += LKSI_THREADS) {
+            move::get_(x, held, 0, u * V);
+#pragma unroll
+            for (int j = 0; j < V; j++) {
+                C d = x[j] - hi;
+                sum += d;
+                squares = fused(d, d, squares);
+            }
+        }
+        sum = team::fold(sum, room, join_sum());
+        squares = team::fold(squares, room, join_sum());
+        const double lo = (double)sum / (double)s.n;
+        const double rstd = 1 / sqrt(squares_from(sum, squares, lo) / (double)s.n + g.eps);
+        if (threadIdx.x == 0) g.mean.set(at, (double)hi + lo), g.rstd.set(at, rstd);
+        for (int64_t i = threadIdx.x; i < g.each; i += LKSI_THREADS) {
+            int64_t c = at % g.groups * g.each + i;
+            double scale = g.weight.data ? rstd * g.weight.at(c) : rstd;
+            scales[i] = (C)scale;
+            shifts[i] = (C)((g.bias.data ? g.bias.at(c) : 0) - lo * scale);
+        }
+        __syncthreads();
+        for (int64_t u = threadIdx.x; u < units; u += LKSI_THREADS) {
+            const uint32_t i = (__umulhi((uint32_t)u, s.channel.m) + (uint32_t)u) >> s.channel.s;
+            move::get_(x, held, 0, u * V);
+#pragma unroll
+            for (int j = 0; j < V; j++) x[j] = fused(x[j] - hi, scales[i], shifts[i]);
+            move::put_(x, to + at * s.n, 0, u * V);
+        }
+        __syncthreads();
+    }
+}
+
+/* LANES threads to a channel. */
+template <class C, class T, int V, int LANES>
+__global__ void __launch_bounds__(LKSI_THREADS) group_whole_back(const __grid_constant__ whole s)
+{
+    typedef crew<LANES, 1> team;
+    typedef mover<C, T, V> move;
+    __shared__ C room[team::ROOM];
+    const group &g = s.g;
+    const int64_t units = g.plane / V, rows = g.images * g.channels, lane = team::lane();
+    T *held_x = (T *)(void *)whole_room, *held_g = held_x + s.n;
+    double *sums = (double *)(void *)(whole_room + 2 * s.n * sizeof(T)); /* [3, each] */
+    for (int64_t at = blockIdx.x; at < g.images * g.groups; at += gridDim.x) {
+        const T *from = (const T *)g.p.r.inner.data[1] + at * s.n, *given = (const T *)g.p.r.inner.data[2] + at * s.n;
+        T *to = (T *)g.p.r.inner.data[0] + at * s.n;
+        const double mean = g.mean.at(at), rstd = g.rstd.at(at);
+        const C hi = (C)mean;
+        C x[V], dy[V];
+        for (int64_t i = team::row(); i < g.each; i += team::ROWS) {
+            C sd = C(0), sg = C(0), sgd = C(0);
+            for (int64_t u = lane; u < units; u += LANES) {
+                move::get_(x, from, 0, i * g.plane + u * V);
+                move::get_(dy, given, 0, i * g.plane + u * V);
+                move::put_(x, held_x, 0, i * g.plane + u * V);
+                move::put_(dy, held_g, 0, i * g.plane + u * V);
+#pragma unroll
+                for (int j = 0; j < V; j++) {
+                    C d = x[j] - hi;
+                    sd += d;
+                    sg += dy[j];
+                    sgd = fused(dy[j], d, sgd);
+                }
+            }
+            sd = team::fold(sd, room, join_sum());
+            sg = team::fold(sg, room, join_sum());
+            sgd = team::fold(sgd, room, join_sum());
+            if (lane == 0) sums[i] = (double)sd, sums[g.each + i] = (double)sg, sums[2 * g.each + i] = (double)sgd;
+        }
+        __syncthreads();
+        double sd = 0, sg = 0, sgd = 0;
+        for (int64_t i = 0; i < g.each; i++) {
+            double w = g.weight.data ? g.weight.at(at % g.groups * g.each + i) : 1;
+            sd += sums[i];
+            sg += w * sums[g.each + i];
+            sgd += w * sums[2 * g.each + i];
+        }
+        const double n = (double)s.n, lo = sd / n, b = (sgd - lo * sg) * rstd / n * rstd * rstd;
+        const C less = (C)(sg / n * rstd - lo * b), slope = (C)b;
+        if (threadIdx.x == 0) g.lo[at] = lo;
+        for (int64_t i = threadIdx.x; i < g.each; i += LKSI_THREADS) {
+            g.sums[rows + at * g.each + i] = sums[g.each + i];
+            g.sums[2 * rows + at * g.each + i] = sums[2 * g.each + i];
+        }
+        for (int64_t i = team::row(); i < g.each; i += team::ROWS) {
+            const C scale = (C)(g.weight.data ? rstd * g.weight.at(at % g.groups * g.each + i) : rstd);
+            for (int64_t u = lane; u < units; u += LANES) {
+                move::get_(x, held_x, 0, i * g.plane + u * V);
+                move::get_(dy, held_g, 0, i * g.plane + u * V);
+#pragma unroll
+                for (int j = 0; j < V; j++) x[j] = fused(dy[j], scale, fused(x[j] - hi, -slope, -less));
+                move::put_(x, to, 0, i * g.plane + u * V);
+            }
+        }
+        __syncthreads();
+    }
+}
+
+/* More than that leaves a processor with too few blocks. */
+#define WHOLE_MOST (96 * 1024)
+
+/* Whether groups can be taken whole: `operands` of x's dtype are kept, and `each` bytes for a channel. */
+static bool whole_of(const group &g, int operands, int each, whole *w)
+{
+    const rows<3> &r = g.p.r;
+    const int size = size_of(r.inner.dtype[1]), v = 16 / size;
+    *w = {};
+    w->g = g;
+    w->n = g.each * g.plane;
+    if (r.inner.dtype[1] == LKS_F64 || w->n <= 0 || !packs(r, v) || r.inner.ndim != 1 || r.outer.ndim > 1) return false;
+    for (int k = 0; k < 3; k++)
+        if (r.outer.data[k] && r.outer.n > 1 && r.outer.stride[k][0] != g.plane) return false;
+    w->channel = divisor_of(g.plane / v);
+    int64_t bytes = operands * w->n * size + g.each * each;
+    if (bytes > WHOLE_MOST) return false;
+    w->bytes = (int)bytes;
+    return true;
+}
+
+template <class T> static void whole_go(cudaStream_t stream, const whole &w, bool back)
+{
+    const int v = 16 / (int)sizeof(T);
+    const unsigned blocks = blocks_for(w.g.images * w.g.groups, 1);
+    void (*kernel)(whole) = !back ? group_whole<float, T, v>
+        : w.g.each * 2 >= WARPS   ? group_whole_back<float, T, v, 32>
+                                  : group_whole_back<float, T, v, LKSI_THREADS>;
+    room_for(kernel, w.bytes);
+    kernel<<<blocks, LKSI_THREADS, w.bytes, stream>>>(w);
+}
+static void whole_run(cudaStream_t stream, const whole &w, bool back)
+{
+    switch (w.g.p.r.inner.dtype[1]) {
+    case LKS_F32: whole_go<float>(stream, w, back); break;
+    case LKS_F16: whole_go<f16>(stream, w, back); break;
+    default: whole_go<bf16>(stream, w, back); break;
+    }
+}
+
 static group group_of(const lksi_args *a, const lksi_view *x, const lksi_view *dy)
 {
     const lksi_view *view[3] = {&a->out[0], x, dy};
@@ -1057,6 +1231,11 @@ LKSI_CUDA(group_norm)
     group s = group_of(a, x, NULL);
     s.weight = vector_of(input(a, 1)), s.bias = vector_of(input(a, 2));
     s.mean = vector_of(&a->out[1]), s.rstd = vector_of(&a->out[2]);
+    whole w;
+    if (whole_of(s, 1, 2 * sizeof(float), &w)) {
+        whole_run(stream, w, false);
+        return lksi_cuda_launched(a);
+    }
     lks_status status = planes_memory(cuda, stream, a, &s.p, 2, &s.coefficients);
     if (status != LKS_OK || s.images == 0) return status;
     planes_run(stream, &s.p, STATS, NULL, 0);
@@ -1076,15 +1255,19 @@ LKSI_CUDA(group_norm_backward)
     if (s.weight.data) s.dweight = vector_of(&a->out[1]);
     s.dbias = vector_of(&a->out[2]);
     s.p.mean = s.mean;
-    lks_status status = planes_memory(cuda, stream, a, &s.p, 3, &s.coefficients);
-    if (status == LKS_OK)
-        status = lksi_cuda_scratch(cuda, stream, a, 2, (s.images * (3 * s.channels + s.groups) + 1) * 8, &sums);
+    lks_status status =
+        lksi_cuda_scratch(cuda, stream, a, 2, (s.images * (3 * s.channels + s.groups) + 1) * 8, &sums);
     if (status != LKS_OK) return status;
     s.sums = (double *)sums;
     s.lo = s.sums + 3 * s.images * s.channels;
-    planes_run(stream, &s.p, SUMS, NULL, 0);
-    unsigned blocks = blocks_for(s.images * s.groups, WARPS);
-    if (s.images > 0) {
+    whole w;
+    if (whole_of(s, 2, 3 * sizeof(double), &w)) {
+        whole_run(stream, w, true);
+    } else if (s.images > 0) {
+        status = planes_memory(cuda, stream, a, &s.p, 3, &s.coefficients);
+        if (status != LKS_OK) return status;
+        planes_run(stream, &s.p, SUMS, NULL, 0);
+        unsigned blocks = blocks_for(s.images * s.groups, WARPS);
         if (x->dtype == LKS_F64) group_settle_back<double><<<blocks, LKSI_THREADS, 0, stream>>>(s);
         else group_settle_back<float><<<blocks, LKSI_THREADS, 0, stream>>>(s);
         planes_run(stream, &s.p, APPLY, s.coefficients, GROUP_BACK);

@@ -192,7 +192,9 @@ __device__ inline int64_t place_of(const image &p, int64_t i)
 
 /* --- forward ------------------------------------------------------------------------------------------------------ */
 
-template <class T, bool MEAN> __global__ void __launch_bounds__(LKSI_THREADS) pool(const __grid_constant__ pooling s)
+/* PAIRS: a window is two elements wide, and they move as one. */
+template <class T, bool MEAN, bool PAIRS>
+__global__ void __launch_bounds__(LKSI_THREADS) pool(const __grid_constant__ pooling s)
 {
     typedef typename compute<T>::type C;
     EACH(i, s.y.n) {
@@ -206,11 +208,18 @@ template <class T, bool MEAN> __global__ void __launch_bounds__(LKSI_THREADS) po
         for (int64_t a = d.begin; a < d.end; a += s.dilation[0])
             for (int64_t b = h.begin; b < h.end; b += s.dilation[1]) {
                 C row = 0;
-                for (int64_t c = w.begin; c < w.end; c += s.dilation[2]) {
-                    C v = get<C>::of(x[within(s.x, a, b, c)]);
+                auto take = [&](T element, int64_t c) {
+                    C v = get<C>::of(element);
                     if (MEAN) row += v;
                     else if (place < 0 || v > best || (is_nan(v) && !is_nan(best)))
                         best = v, place = (int32_t)((a * s.in[1] + b) * s.in[2] + c);
+                };
+                if constexpr (PAIRS) {
+                    pack<T, 2> both = *(const pack<T, 2> *)(const void *)(x + within(s.x, a, b, w.begin));
+                    take(both.v[0], w.begin);
+                    take(both.v[1], w.begin + 1);
+                } else {
+                    for (int64_t c = w.begin; c < w.end; c += s.dilation[2]) take(x[within(s.x, a, b, c)], c);
                 }
                 if (MEAN) best += row;
             }
@@ -455,6 +464,24 @@ static pooling padding_of(const lksi_args *a, const lksi_view *x, const lksi_vie
     default: GO(uint64_t); break;                                                                              \
     }
 
+/* Windows that are two elements wide and lie side by side, each where a pair may be read. */
+static bool in_pairs(const pooling &s)
+{
+    for (int d = 0; d < 4; d++)
+        if (s.x.shape[d] > 1 && s.x.stride[d] % 2) return false;
+    return s.how[2] == LKSI_POOL_WINDOW && s.kernel[2] == 2 && s.stride[2] == 2 && s.dilation[2] == 1 &&
+           s.padding[2] == 0 && s.out[2] * 2 <= s.in[2] && s.x.stride[4] == 1 && aligned(s.x.data);
+}
+
+template <class T> static void forward_go(cudaStream_t stream, const pooling &s, bool mean)
+{
+    const bool pairs = in_pairs(s);
+    if (mean && pairs) LAUNCH((pool<T, true, true>), s.y.n, s);
+    else if (mean) LAUNCH((pool<T, true, false>), s.y.n, s);
+    else if (pairs) LAUNCH((pool<T, false, true>), s.y.n, s);
+    else LAUNCH((pool<T, false, false>), s.y.n, s);
+}
+
 static lks_status forward(cudaStream_t stream, const lksi_args *a, bool mean, const lksi_view *samples)
 {
     pooling s = pooling_of(a, &a->in[0], &a->out[0]);
@@ -464,9 +491,7 @@ static lks_status forward(cudaStream_t stream, const lksi_args *a, bool mean, co
         s.samples = samples->data, s.samples_dtype = samples->dtype, s.samples_dims = (int)samples->shape[2];
         for (int d = 0; d < 3; d++) s.samples_stride[d] = samples->stride[d];
     }
-#define GO(T)                                                                                                  \
-    if (mean) LAUNCH((pool<T, true>), s.y.n, s);                                                               \
-    else LAUNCH((pool<T, false>), s.y.n, s)
+#define GO(T) forward_go<T>(stream, s, mean)
     BY_FLOAT(s.x.dtype, GO)
 #undef GO
     return lksi_cuda_launched(a);
