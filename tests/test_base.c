@@ -285,14 +285,14 @@ static void environment(void)
     fesetenv(FE_DFL_ENV);
     fesetround(FE_DOWNWARD);
     volatile double third = 3, one = 1;
-    double down = one / third;
+    volatile double down = one / third;
     lksi_fpenv_enter(&saved);
-    double inside = one / third;
+    volatile double inside = one / third;
     lksi_fpenv_leave(&saved);
     volatile double seven = 7;
-    double back = one / seven;
+    volatile double back = one / seven; /* not moved past the call that changes the rounding */
     fesetround(FE_UPWARD);
-    double up = one / seven;
+    volatile double up = one / seven;
     fesetenv(FE_DFL_ENV);
     ok(saved.changed, "another rounding is noticed");
     ok(inside == 1.0 / 3.0 && down <= inside, "rounds to nearest inside");
