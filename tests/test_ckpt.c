@@ -519,7 +519,7 @@ static void damage(void)
 /* A head that is right, but of a newer format. */
 static void newer(void)
 {
-    char head[8192];
+    char head[8192] = {0};
     lksi_ckpt_head(head, 8192, 4096, 0, 0);
     *strchr(head, '1') = '2';
     char again[17];
