@@ -413,9 +413,9 @@ static lks_status run(lksi_cpu *cpu, const lksi_args *a, const loops *l)
  * Nothing is computed, so nothing is converted: the sign says what passes, and a NaN is made quiet as a conversion
  * would. */
 
-typedef int16_t bits16 __attribute__((vector_size(64)));
-typedef int16_t bits16_u __attribute__((vector_size(64), aligned(2)));
-enum { BITS = 32 };
+typedef int16_t bits16 __attribute__((vector_size(16))); /* what every instruction set has: wider is done one by one */
+typedef int16_t bits16_u __attribute__((vector_size(16), aligned(2)));
+enum { BITS = 8 };
 
 typedef struct halves {
     int16_t *y;
