@@ -134,7 +134,6 @@ __attribute__((unused)) static inline void plan(int n)
     if (tap_.rank == 0) printf("1..%d\n", n);
 }
 
-/* n results are not tried, for this reason. */
 /* Valgrind computes with its own idea of rounding modes, traps and flags: what looks at them cannot be asked there. */
 __attribute__((unused)) static inline int emulated(void)
 {
@@ -142,6 +141,7 @@ __attribute__((unused)) static inline int emulated(void)
     return preloaded && strstr(preloaded, "vgpreload");
 }
 
+/* n results are not tried, for this reason. */
 __attribute__((format(printf, 2, 3), unused)) static inline void skip(int n, const char *format, ...)
 {
     char why[1024];
