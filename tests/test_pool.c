@@ -427,6 +427,75 @@ static void test_grid(void)
     lks_scope_end(ctx);
 }
 
+/* Channels are taken in groups, images in rounds, pixels side by side where there are many places: a channel has the
+ * bits that it has alone, dx too, and the gradient of the grid is the sum of theirs. */
+static int channels_case(lks_dtype dtype, int dims, int mode, int channels, int64_t size, int64_t places, int layout)
+{
+    int64_t xs[5] = {2, channels, size, size + 1, size + 2}, gs[5] = {2, places, 3, 2, 2};
+    int64_t ys[5] = {2, channels, places};
+    for (int d = 0; d < dims - 1; d++) ys[3 + d] = gs[2 + d];
+    gs[dims + 1] = dims;
+    lks_scope_begin(ctx);
+    lks_tensor *x = laid_out(noise_of(ctx, dtype, dims + 2, xs, 1, 51), layout);
+    lks_tensor *g = laid_out(noise_of(ctx, dtype, dims + 2, gs, 1.2, 52), layout == 2 ? 1 : layout);
+    lks_tensor *dy = laid_out(noise_of(ctx, dtype, dims + 2, ys, 1, 53), layout);
+    lks_tensor *all[2] = {x, g}, *grad[2] = {0};
+    lks_set_requires_grad(x, 1), lks_set_requires_grad(g, 1);
+    lks_tensor *y = lks_grid_sample(x, g, mode, LKS_SAMPLE_BORDER, 0);
+    int good = lks_gradients(y, dy, 2, all, 0, 0, grad) == LKS_OK;
+    double *sum = calloc((size_t)lks_numel(g), sizeof *sum), *dg = values_of(ctx, grad[1]);
+    for (int c = 0; good && c < channels; c++) {
+        lks_tensor *one[2] = {lks_contiguous(lks_narrow(lks_detach(x), 1, c, 1)), lks_detach(g)}, *own[2] = {0};
+        lks_set_requires_grad(one[0], 1), lks_set_requires_grad(one[1], 1);
+        lks_tensor *z = lks_grid_sample(one[0], one[1], mode, LKS_SAMPLE_BORDER, 0);
+        good &= lks_gradients(z, lks_contiguous(lks_narrow(dy, 1, c, 1)), 2, one, 0, 0, own) == LKS_OK;
+        double *v[5] = {values_of(ctx, z), values_of(ctx, lks_narrow(y, 1, c, 1)), values_of(ctx, own[0]),
+                        values_of(ctx, lks_narrow(grad[0], 1, c, 1)), values_of(ctx, own[1])};
+        for (int64_t i = 0; v[0] && v[1] && i < lks_numel(z); i++) good &= v[0][i] == v[1][i];
+        for (int64_t i = 0; v[2] && v[3] && i < lks_numel(own[0]); i++) good &= v[2][i] == v[3][i];
+        for (int64_t i = 0; v[4] && i < lks_numel(g); i++) sum[i] += v[4][i];
+        for (int i = 0; i < 5; i++) good &= v[i] != NULL, free(v[i]);
+    }
+    for (int64_t i = 0; good && i < lks_numel(g); i++)
+        good &= fabs(sum[i] - dg[i]) <= (dtype == LKS_F64 ? 1e-12 : 2e-4) * (1 + fabs(sum[i]));
+    if (!good)
+        diag("%s, %d dims, mode %d, %d channels, layout %d", lks_dtype_name(dtype), dims, mode, channels, layout);
+    free(sum), free(dg);
+    lks_scope_end(ctx);
+    return good;
+}
+
+static void test_grid_channels(const char *isa)
+{
+    static const int channels[] = {1, 2, 3, 4, 5, 8, 9, 16, 17, 32, 35};
+    int good = 1;
+    for (int i = 0; i < 11; i++)
+        for (int layout = 0; layout < 3; layout++) {
+            int mode = (i + layout) % 3;
+            good &= channels_case(LKS_F32, 2, mode, channels[i], 6, 50, layout);
+            good &= channels_case(LKS_F64, 2, mode, channels[i], 40, 3, layout); /* few places: x as it lies */
+            good &= channels_case(layout ? LKS_F32 : LKS_F64, 3, mode % 2, channels[i], 4, 20, layout);
+        }
+    ok(good, "grid sampling: a channel does not depend on its neighbours, %s", isa);
+    int64_t xs[4] = {5, 16, 256, 256}, gs[4] = {5, 256, 256, 2};
+    lks_scope_begin(ctx);
+    lks_tensor *x = noise_of(ctx, LKS_F32, 4, xs, 1, 54);
+    int64_t places = gs[0] * gs[1] * gs[2];
+    float *at = malloc((size_t)places * 2 * sizeof *at);
+    for (int64_t i = 0; at && i < places; i++)
+        at[2 * i] = (float)(2 * (i % 256) + 1) / 256 - 1, at[2 * i + 1] = (float)(2 * (i / 256 % 256) + 1) / 256 - 1;
+    lks_tensor *g = lks_from_host(ctx, LKS_F32, 4, gs, at);
+    lks_set_requires_grad(x, 1);
+    lks_tensor *y = lks_grid_sample(x, g, LKS_SAMPLE_BILINEAR, LKS_SAMPLE_ZEROS, 0), *dx = NULL;
+    good = lks_gradients(y, lks_detach(x), 1, &x, 0, 0, &dx) == LKS_OK;
+    double *v[3] = {values_of(ctx, x), values_of(ctx, y), values_of(ctx, dx)};
+    for (int64_t i = 0; v[0] && v[1] && v[2] && i < lks_numel(x); i++) good &= v[0][i] == v[1][i] && v[0][i] == v[2][i];
+    ok(good && v[0] && v[1] && v[2], "grid sampling at each pixel is the image, in several rounds of images, %s", isa);
+    for (int i = 0; i < 3; i++) free(v[i]);
+    free(at);
+    lks_scope_end(ctx);
+}
+
 #define NO(call, status, text)                                                                                 \
     do {                                                                                                       \
         (void)(call);                                                                                          \
@@ -469,6 +538,7 @@ int main(int argc, char **argv)
         if (!(ctx = context_on("cpu", isas[i], 2))) continue;
         test_windows(isas[i]);
         test_convolutions();
+        test_grid_channels(isas[i]);
         lks_context_destroy(&ctx);
     }
     ctx = context_on("cpu", NULL, 2);

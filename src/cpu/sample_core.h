@@ -3,10 +3,19 @@
  * sample_core.h - grid sampling for one type of arithmetic; included by sample.c with REAL, REAL_DTYPE and SUFFIX.
  */
 
+typedef REAL NAME(vec) __attribute__((vector_size(LKSI_VECTOR), aligned(sizeof(REAL)), may_alias));
+#define LANES ((int)(LKSI_VECTOR / sizeof(REAL)))
+
 typedef struct NAME(tap) {
-    int64_t d, h, w;
+    int64_t at; /* pixel of x */
     REAL weight, change[3]; /* of the weight, with x, y, z of the grid */
 } NAME(tap);
+
+typedef struct NAME(block) { /* PLACES places of the grid, one after the other, and what they take of x */
+    REAL u[PLACES][WIDE];
+    int count[PLACES];
+    NAME(tap) t[PLACES][TAPS];
+} NAME(block);
 
 /* Into [low / 2, high / 2] by reflection at both ends; *slope changes sign with the direction. */
 static REAL NAME(reflect)(REAL at, REAL low, REAL high, REAL *slope)
@@ -46,9 +55,16 @@ static REAL NAME(elements)(const sampling *s, REAL u, int64_t size, REAL *slope)
 /* Far outside, or nowhere: outside. */
 static REAL NAME(bounded)(REAL at) { return at > -1e9f && at < 1e9f ? at : -100; }
 
-static int NAME(within)(const sampling *s, const NAME(tap) *t)
+/* For what is bounded: a call of floor is dear where the instruction set has none. */
+static inline int64_t NAME(whole)(REAL at)
 {
-    return t->d >= 0 && t->d < s->in[0] && t->h >= 0 && t->h < s->in[1] && t->w >= 0 && t->w < s->in[2];
+    int32_t low = (int32_t)at;
+    return low - ((REAL)low > at);
+}
+
+static inline int NAME(within)(const sampling *s, int64_t d, int64_t h, int64_t w)
+{
+    return (uint64_t)d < (uint64_t)s->in[0] && (uint64_t)h < (uint64_t)s->in[1] && (uint64_t)w < (uint64_t)s->in[2];
 }
 
 /* The four weights of cubic convolution (Keys, 1981; a = -0.75) at t in [0, 1), and their slopes. */
@@ -75,178 +91,278 @@ static int NAME(bicubic)(const sampling *s, const REAL *u, NAME(tap) *t)
     int count = 0;
     for (int i = 0; i < 2; i++) {
         at[i] = NAME(bounded)(NAME(elements)(s, u[i], s->in[2 - i], &slope[i]));
-        REAL low = (REAL)floor((double)at[i]);
-        first[i] = (int64_t)low - 1;
-        NAME(cubic)(at[i] - low, w[i], change[i]);
+        int64_t low = NAME(whole)(at[i]);
+        first[i] = low - 1;
+        NAME(cubic)(at[i] - (REAL)low, w[i], change[i]);
     }
     for (int i = 0; i < 4; i++)
         for (int j = 0; j < 4; j++) {
             REAL none = 0;
-            NAME(tap) *p = &t[count];
-            p->d = 0;
-            p->h = (int64_t)NAME(bounded)(NAME(inside)(s, (REAL)(first[1] + i), s->in[1], &none));
-            p->w = (int64_t)NAME(bounded)(NAME(inside)(s, (REAL)(first[0] + j), s->in[2], &none));
-            if (!NAME(within)(s, p)) continue;
-            p->weight = w[1][i] * w[0][j];
-            p->change[0] = w[1][i] * change[0][j] * slope[0];
-            p->change[1] = change[1][i] * w[0][j] * slope[1];
-            p->change[2] = 0;
-            count++;
+            int64_t row = (int64_t)NAME(bounded)(NAME(inside)(s, (REAL)(first[1] + i), s->in[1], &none));
+            int64_t column = (int64_t)NAME(bounded)(NAME(inside)(s, (REAL)(first[0] + j), s->in[2], &none));
+            if (!NAME(within)(s, 0, row, column)) continue;
+            t[count++] = (NAME(tap)){row * s->in[2] + column, w[1][i] * w[0][j],
+                                     {w[1][i] * change[0][j] * slope[0], change[1][i] * w[0][j] * slope[1], 0}};
         }
     return count;
 }
 
 /* u: x, y, z of the grid. Returns how many taps of x there are. */
-static int NAME(taps)(const sampling *s, const REAL *u, NAME(tap) *t)
+static inline __attribute__((always_inline)) int NAME(taps)(const sampling *s, const REAL *u, int dims, NAME(tap) *t)
 {
     REAL part[3] = {0}, slope[3] = {0};
     int64_t low[3] = {0};
     int count = 0;
-    if (s->mode == BICUBIC) return NAME(bicubic)(s, u, t);
-    for (int i = 0; i < s->dims; i++) {
+    for (int i = 0; i < dims; i++) {
         REAL at = NAME(elements)(s, u[i], s->in[2 - i], &slope[i]);
         at = NAME(bounded)(NAME(inside)(s, at, s->in[2 - i], &slope[i]));
-        REAL whole = (REAL)(s->mode == NEAREST ? nearbyint((double)at) : floor((double)at));
-        low[i] = (int64_t)whole;
-        part[i] = at - whole;
+        low[i] = s->mode == NEAREST ? (int64_t)nearbyint((double)at) : NAME(whole)(at);
+        part[i] = at - (REAL)low[i];
     }
+    int64_t first = (low[2] * s->in[1] + low[1]) * s->in[2] + low[0];
     if (s->mode == NEAREST) {
-        *t = (NAME(tap)){low[2], low[1], low[0], 1, {0, 0, 0}};
-        return NAME(within)(s, t);
+        *t = (NAME(tap)){first, 1, {0, 0, 0}};
+        return NAME(within)(s, low[2], low[1], low[0]);
     }
-    for (int corner = 0; corner < 1 << s->dims; corner++) {
-        NAME(tap) *p = &t[count];
-        REAL w[3] = {1, 1, 1}, sign[3] = {0, 0, 0};
-        for (int i = 0; i < s->dims; i++) {
-            int up = corner >> i & 1;
-            w[i] = up ? part[i] : 1 - part[i];
-            sign[i] = up ? slope[i] : -slope[i];
-        }
-        p->w = low[0] + (corner & 1);
-        p->h = low[1] + (corner >> 1 & 1);
-        p->d = low[2] + (corner >> 2 & 1);
-        if (!NAME(within)(s, p)) continue;
-        p->weight = w[0] * w[1] * w[2];
-        p->change[0] = sign[0] * w[1] * w[2];
-        p->change[1] = sign[1] * w[0] * w[2];
-        p->change[2] = sign[2] * w[0] * w[1];
-        count++;
+    for (int corner = 0; corner < 1 << dims; corner++) { /* one that does not count is written, too, and overwritten */
+        int x = corner & 1, y = corner >> 1 & 1, z = corner >> 2;
+        REAL wx = x ? part[0] : 1 - part[0], wy = y ? part[1] : 1 - part[1], wz = z ? part[2] : 1 - part[2];
+        t[count] = (NAME(tap)){first + (z * s->in[1] + y) * s->in[2] + x, wx * wy * wz,
+                               {(x ? slope[0] : -slope[0]) * wy * wz, (y ? slope[1] : -slope[1]) * wx * wz,
+                                (z ? slope[2] : -slope[2]) * wx * wy}};
+        count += NAME(within)(s, low[2] + z, low[1] + y, low[0] + x);
     }
     return count;
 }
 
-static void NAME(place)(const sampling *s, int64_t n, int64_t o, int64_t i, int64_t q, REAL *u)
+/* Offset of pixel i, and how many from there on lie one stride apart. */
+static inline int64_t NAME(pixel)(const raster *r, int64_t i, int64_t *run)
 {
-    const lksi_view *g = &s->grid;
-    int64_t at = n * g->stride[0] + o * g->stride[1] + i * g->stride[2] + q * g->stride[3];
-    NAME(io_load)(u, io_at(g->data, g->dtype, at), g->dtype, g->stride[4], s->dims);
+    int64_t w = i % r->size[2], row = i / r->size[2];
+    *run = r->flat ? r->size[0] * r->size[1] * r->size[2] - i : r->size[2] - w;
+    return row / r->size[1] * r->stride[0] + row % r->size[1] * r->stride[1] + w * r->stride[2];
 }
 
-/* Channels c0.. of x at a tap, in place or in buffer. */
-static const REAL *NAME(at_tap)(const lksi_view *x, int64_t n, int64_t c0, int64_t channels, const NAME(tap) *t,
-                                REAL *buffer)
+/* Pixels [first, first + count) of image n to [count, width]: channels from c0 on, then zeros. count <= PLACES */
+static void NAME(fetch)(const raster *r, int64_t n, int64_t c0, int64_t channels, int64_t first, int64_t count,
+                        int64_t width, REAL *restrict to)
 {
-    int64_t at = n * x->stride[0] + c0 * x->stride[1] + t->d * x->stride[2] + t->h * x->stride[3] + t->w * x->stride[4];
-    const void *from = io_at(x->data, x->dtype, at);
-    if (x->dtype == REAL_DTYPE && (x->stride[1] == 1 || channels == 1)) return from;
-    NAME(io_load)(buffer, from, x->dtype, x->stride[1], channels);
-    return buffer;
+    REAL line[PLACES];
+    for (int64_t run; count > 0; first += run, count -= run, to += run * width) {
+        const char *from = io_at(r->data, r->dtype, n * r->of_n + c0 * r->of_c + NAME(pixel)(r, first, &run));
+        run = run < count ? run : count;
+        for (int64_t i = 0; i < run && r->of_c == 1; i++)
+            NAME(io_load)(to + i * width, io_at(from, r->dtype, i * r->stride[2]), r->dtype, 1, channels);
+        for (int64_t c = 0; c < channels && r->of_c != 1; c++) {
+            NAME(io_load)(line, io_at(from, r->dtype, c * r->of_c), r->dtype, r->stride[2], run);
+            for (int64_t i = 0; i < run; i++) to[i * width + c] = line[i];
+        }
+        for (int64_t i = 0; i < run; i++)
+            for (int64_t c = channels; c < width; c++) to[i * width + c] = 0;
+    }
 }
 
-static int64_t NAME(pixel_at)(const lksi_view *y, int64_t n, int64_t o, int64_t i, int64_t q)
+/* The way back. */
+static void NAME(put)(const raster *r, int64_t n, int64_t c0, int64_t channels, int64_t first, int64_t count,
+                      int64_t width, const REAL *restrict from)
 {
-    return n * y->stride[0] + o * y->stride[2] + i * y->stride[3] + q * y->stride[4];
+    REAL line[PLACES];
+    for (int64_t run; count > 0; first += run, count -= run, from += run * width) {
+        char *to = io_at(r->data, r->dtype, n * r->of_n + c0 * r->of_c + NAME(pixel)(r, first, &run));
+        run = run < count ? run : count;
+        for (int64_t i = 0; i < run && r->of_c == 1; i++)
+            NAME(io_store)(io_at(to, r->dtype, i * r->stride[2]), from + i * width, r->dtype, 1, channels);
+        for (int64_t c = 0; c < channels && r->of_c != 1; c++) {
+            for (int64_t i = 0; i < run; i++) line[i] = from[i * width + c];
+            NAME(io_store)(io_at(to, r->dtype, c * r->of_c), line, r->dtype, r->stride[2], run);
+        }
+    }
 }
 
-/* Units: rows of the result. */
+/* Taps of places [first, first + count) of image n. */
+static void NAME(look)(const sampling *s, int64_t n, int64_t first, int64_t count, NAME(block) *b)
+{
+    NAME(fetch)(&s->grid, n, 0, s->dims, first, count, WIDE, b->u[0]);
+    for (int64_t p = 0; p < count; p++)
+        b->count[p] = s->mode == BICUBIC ? NAME(bicubic)(s, b->u[p], b->t[p])
+                      : s->dims == 2     ? NAME(taps)(s, b->u[p], 2, b->t[p])
+                                         : NAME(taps)(s, b->u[p], 3, b->t[p]);
+}
+
+/* y [count, width] of what the taps name in x, whose pixels are `step` apart. */
+static inline __attribute__((always_inline)) void NAME(mix)(const NAME(block) *b, int64_t count, int nearest,
+                                                            const REAL *x, int64_t step, REAL *y, int pieces)
+{
+    for (int64_t p = 0; p < count; p++) {
+        NAME(vec) sum[CHANNELS] = {{0}}, *to = (NAME(vec) *)(y + p * pieces * LANES);
+        for (int k = 0; k < b->count[p]; k++) {
+            const NAME(vec) *v = (const NAME(vec) *)(x + b->t[p][k].at * step);
+            if (nearest)
+                for (int i = 0; i < pieces; i++) sum[i] = v[i];
+            else
+                for (int i = 0; i < pieces; i++) sum[i] += b->t[p][k].weight * v[i];
+        }
+        for (int i = 0; i < pieces; i++) to[i] = sum[i];
+    }
+}
+
+/* dy [count, width]: to dx [pixels, width] what each tap counts, and to change [count, WIDE] what the place does by x.
+ * x: or NULL */
+static inline __attribute__((always_inline)) void NAME(unmix)(const NAME(block) *b, int64_t count, const REAL *dy,
+                                                              const REAL *x, int64_t step, REAL *dx, REAL *change,
+                                                              int pieces)
+{
+    for (int64_t p = 0; p < count; p++) {
+        const NAME(vec) *g = (const NAME(vec) *)(dy + p * pieces * LANES);
+        NAME(vec) sum[3] = {{0}};
+        for (int k = 0; k < b->count[p]; k++) {
+            const NAME(tap) *t = &b->t[p][k];
+            NAME(vec) *to = (NAME(vec) *)(dx + t->at * pieces * LANES);
+            for (int i = 0; i < pieces; i++) to[i] += t->weight * g[i];
+            if (!x) continue;
+            const NAME(vec) *v = (const NAME(vec) *)(x + t->at * step);
+            NAME(vec) dot = v[0] * g[0];
+            for (int i = 1; i < pieces; i++) dot += v[i] * g[i];
+            for (int j = 0; j < 3; j++) sum[j] += t->change[j] * dot;
+        }
+        for (int j = 0; j < 3 && x; j++) {
+            REAL all = 0;
+            for (int l = 0; l < LANES; l++) all += sum[j][l];
+            change[p * WIDE + j] = all;
+        }
+    }
+}
+
+/* f(..., pieces) with the number of vectors that a group of channels has as a constant */
+#define BY_PIECES(width, f, ...)                                      \
+    do {                                                              \
+        int pieces_ = (int)((width) / LANES);                         \
+        if (pieces_ == 1) f(__VA_ARGS__, 1);                          \
+        else if (pieces_ == 2) f(__VA_ARGS__, 2);                     \
+        else if (pieces_ == 4) f(__VA_ARGS__, 4);                     \
+        else f(__VA_ARGS__, 8);                                       \
+    } while (0)
+
+/* Where the pixels of a group of channels of image n lie side by side in x already: there; *step apart. Or NULL. */
+static const REAL *NAME(there)(const sampling *s, int64_t n, int64_t group, int64_t *step)
+{
+    const raster *x = &s->x;
+    *step = x->stride[2];
+    if (x->dtype != REAL_DTYPE || !x->flat || x->of_c != 1 || s->channels % s->width != 0) return NULL;
+    return io_at(x->data, x->dtype, n * x->of_n + group * CHANNELS * x->of_c);
+}
+
+/* Pixels [first, last) of a group of channels to [pixels, width]. */
+static void NAME(gather)(const sampling *s, int64_t n, int64_t group, int64_t first, int64_t last, REAL *to)
+{
+    for (int64_t i = first; i < last; i += PLACES)
+        NAME(fetch)(&s->x, n, group * CHANNELS, channels_of(s, group), i, last - i < PLACES ? last - i : PLACES,
+                    s->width, to + i * s->width);
+}
+
+/* Units: pieces of an image for one group of channels. */
+static void NAME(gather_part)(void *arg, int64_t begin, int64_t end, int worker)
+{
+    const sampling *s = arg;
+    int64_t pieces = (s->plane + PIECE - 1) / PIECE;
+    (void)worker;
+    for (int64_t unit = begin; unit < end; unit++) {
+        int64_t first = unit % pieces * PIECE, which = unit / pieces, last = first + PIECE;
+        NAME(gather)(s, s->first + which / s->groups, which % s->groups, first, last < s->plane ? last : s->plane,
+                     (REAL *)s->shared + which * s->plane * s->width);
+    }
+}
+
+/* The elements that the taps name to [place, tap, width] of `to`, where the taps point from now on: x as it lies. */
+static void NAME(pick)(const sampling *s, int64_t n, int64_t group, int64_t count, const NAME(block) *b, REAL *to,
+                       NAME(block) *near)
+{
+    for (int64_t p = 0; p < count; p++) {
+        near->count[p] = b->count[p];
+        for (int k = 0; k < b->count[p]; k++) {
+            near->t[p][k] = b->t[p][k];
+            near->t[p][k].at = p * TAPS + k;
+            NAME(fetch)(&s->x, n, group * CHANNELS, channels_of(s, group), b->t[p][k].at, 1, s->width,
+                        to + (p * TAPS + k) * s->width);
+        }
+    }
+}
+
+/* Units: blocks of places of the images of this round. */
 static void NAME(sample_part)(void *arg, int64_t begin, int64_t end, int worker)
 {
     const sampling *s = arg;
-    const lksi_view *y = &s->y;
-    int64_t channels = s->x.shape[1];
-    REAL *buffer = lksi_scratch(s->cpu, worker, 0, s->bytes), *restrict sum = buffer + channels, u[WIDE] = {0};
-    NAME(tap) t[TAPS];
-    for (int64_t row = begin; row < end; row++) {
-        int64_t i = row % s->out[1], o = row / s->out[1] % s->out[0], n = row / s->out[1] / s->out[0];
-        for (int64_t q = 0; q < s->out[2]; q++) {
-            NAME(place)(s, n, o, i, q, u);
-            int count = NAME(taps)(s, u, t);
-            memset(sum, 0, (size_t)channels * sizeof(REAL));
-            for (int k = 0; k < count; k++) {
-                const REAL *v = NAME(at_tap)(&s->x, n, 0, channels, &t[k], buffer);
-                REAL w = t[k].weight;
-                if (s->mode == NEAREST)
-                    for (int64_t c = 0; c < channels; c++) sum[c] = v[c];
-                else
-                    for (int64_t c = 0; c < channels; c++) sum[c] += w * v[c];
+    int64_t blocks = (s->places + PLACES - 1) / PLACES;
+    REAL *y = lksi_scratch(s->cpu, worker, 0, s->bytes), *picked = y + PLACES * s->width;
+    NAME(block) b, near;
+    for (int64_t unit = begin; unit < end; unit++) {
+        int64_t image = unit / blocks, n = s->first + image, first = unit % blocks * PLACES, step;
+        int64_t count = s->places - first < PLACES ? s->places - first : PLACES;
+        NAME(look)(s, n, first, count, &b);
+        for (int64_t group = 0; group < s->groups; group++) {
+            const REAL *x = NAME(there)(s, n, group, &step);
+            const NAME(block) *from = &b;
+            if (!x) step = s->width;
+            if (!x && s->shared) x = (REAL *)s->shared + (image * s->groups + group) * s->plane * s->width;
+            if (!x) {
+                NAME(pick)(s, n, group, count, &b, picked, &near);
+                from = &near, x = picked;
             }
-            NAME(io_store)(io_at(y->data, y->dtype, NAME(pixel_at)(y, n, o, i, q)), sum, y->dtype, y->stride[1],
-                           channels);
+            BY_PIECES(s->width, NAME(mix), from, count, s->mode == NEAREST, x, step, y);
+            NAME(put)(&s->y, n, group * CHANNELS, channels_of(s, group), first, count, s->width, y);
         }
     }
 }
 
-/* Units: planes of CHANNELS channels of dx. */
+/* Units: a group of channels of an image of this round. What it says of the grid goes to [image, group, place, WIDE] of
+ * `shared`. */
 static void NAME(back_part)(void *arg, int64_t begin, int64_t end, int worker)
 {
     const sampling *s = arg;
-    const lksi_view *dy = &s->y, *dx = &s->dx;
-    int64_t all = s->x.shape[1], per = (all + CHANNELS - 1) / CHANNELS, plane = s->in[0] * s->in[1] * s->in[2];
-    REAL *sum = lksi_scratch(s->cpu, worker, 0, s->bytes), *buffer = sum + plane * CHANNELS, u[WIDE] = {0};
-    NAME(tap) t[TAPS];
+    REAL *dy = lksi_scratch(s->cpu, worker, 0, s->bytes), *pixels = dy + PLACES * s->width;
+    REAL *dx = pixels + (s->shared ? s->plane * s->width : 0);
+    NAME(block) b;
     for (int64_t unit = begin; unit < end; unit++) {
-        int64_t n = unit / per, c0 = unit % per * CHANNELS, channels = all - c0 < CHANNELS ? all - c0 : CHANNELS;
-        memset(sum, 0, (size_t)(plane * channels) * sizeof(REAL));
-        for (int64_t o = 0; o < s->out[0]; o++)
-            for (int64_t i = 0; i < s->out[1]; i++)
-                for (int64_t q = 0; q < s->out[2]; q++) {
-                    NAME(place)(s, n, o, i, q, u);
-                    int count = NAME(taps)(s, u, t);
-                    int64_t at = NAME(pixel_at)(dy, n, o, i, q) + c0 * dy->stride[1];
-                    NAME(io_load)(buffer, io_at(dy->data, dy->dtype, at), dy->dtype, dy->stride[1], channels);
-                    for (int k = 0; k < count; k++) {
-                        REAL *restrict to = sum + ((t[k].d * s->in[1] + t[k].h) * s->in[2] + t[k].w) * channels;
-                        for (int64_t c = 0; c < channels; c++) to[c] += t[k].weight * buffer[c];
-                    }
-                }
-        const REAL *from = sum;
-        for (int64_t o = 0; o < s->in[0]; o++)
-            for (int64_t i = 0; i < s->in[1]; i++)
-                for (int64_t q = 0; q < s->in[2]; q++, from += channels) {
-                    int64_t at = NAME(pixel_at)(dx, n, o, i, q) + c0 * dx->stride[1];
-                    NAME(io_store)(io_at(dx->data, dx->dtype, at), from, dx->dtype, dx->stride[1], channels);
-                }
+        int64_t n = s->first + unit / s->groups, group = unit % s->groups, channels = channels_of(s, group), step;
+        const REAL *x = s->shared ? NAME(there)(s, n, group, &step) : NULL;
+        if (s->shared && !x) {
+            NAME(gather)(s, n, group, 0, s->plane, pixels);
+            x = pixels, step = s->width;
+        }
+        memset(dx, 0, (size_t)(s->plane * s->width) * sizeof(REAL));
+        for (int64_t first = 0; first < s->places; first += PLACES) {
+            int64_t count = s->places - first < PLACES ? s->places - first : PLACES;
+            REAL *change = (REAL *)s->shared + (unit * s->places + first) * WIDE;
+            NAME(look)(s, n, first, count, &b);
+            NAME(fetch)(&s->y, n, group * CHANNELS, channels, first, count, s->width, dy);
+            BY_PIECES(s->width, NAME(unmix), &b, count, dy, x, step, dx, change);
+        }
+        for (int64_t i = 0; i < s->plane; i += PLACES)
+            NAME(put)(&s->dx, n, group * CHANNELS, channels, i, s->plane - i < PLACES ? s->plane - i : PLACES,
+                      s->width, dx + i * s->width);
     }
 }
 
-/* Units: rows of the grid. */
+/* Units: blocks of places of the images of this round. The groups' shares in their order. */
 static void NAME(grid_part)(void *arg, int64_t begin, int64_t end, int worker)
 {
     const sampling *s = arg;
-    const lksi_view *dy = &s->y, *dg = &s->dgrid;
-    int64_t channels = s->x.shape[1];
-    REAL *buffer = lksi_scratch(s->cpu, worker, 0, s->bytes), *g = buffer + channels, u[WIDE] = {0};
-    NAME(tap) t[TAPS];
-    for (int64_t row = begin; row < end; row++) {
-        int64_t i = row % s->out[1], o = row / s->out[1] % s->out[0], n = row / s->out[1] / s->out[0];
-        for (int64_t q = 0; q < s->out[2]; q++) {
-            REAL change[WIDE] = {0};
-            NAME(place)(s, n, o, i, q, u);
-            int count = s->mode == NEAREST ? 0 : NAME(taps)(s, u, t);
-            NAME(io_load)(g, io_at(dy->data, dy->dtype, NAME(pixel_at)(dy, n, o, i, q)), dy->dtype, dy->stride[1],
-                          channels);
-            for (int k = 0; k < count; k++) {
-                const REAL *v = NAME(at_tap)(&s->x, n, 0, channels, &t[k], buffer);
-                REAL dot = 0;
-                for (int64_t c = 0; c < channels; c++) dot += v[c] * g[c];
-                for (int j = 0; j < 3; j++) change[j] += dot * t[k].change[j];
-            }
-            int64_t at = n * dg->stride[0] + o * dg->stride[1] + i * dg->stride[2] + q * dg->stride[3];
-            NAME(io_store)(io_at(dg->data, dg->dtype, at), change, dg->dtype, dg->stride[4], s->dims);
+    int64_t blocks = (s->places + PLACES - 1) / PLACES;
+    (void)worker;
+    for (int64_t unit = begin; unit < end; unit++) {
+        int64_t image = unit / blocks, first = unit % blocks * PLACES;
+        int64_t count = s->places - first < PLACES ? s->places - first : PLACES;
+        REAL sum[PLACES * WIDE] = {0};
+        for (int64_t group = 0; group < s->groups && s->shared; group++) {
+            const REAL *part = (REAL *)s->shared + ((image * s->groups + group) * s->places + first) * WIDE;
+            for (int64_t i = 0; i < count * WIDE; i++) sum[i] += part[i];
         }
+        NAME(put)(&s->dgrid, s->first + image, 0, s->dims, first, count, WIDE, sum);
     }
 }
 
+#undef LANES
+#undef BY_PIECES
 #undef REAL
 #undef REAL_DTYPE
 #undef SUFFIX
