@@ -10,9 +10,11 @@
 #include "ctx/plugin.h"
 #include <dlfcn.h>
 #include <errno.h>
+#include <link.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #ifndef LKSI_PKGLIBDIR
@@ -59,10 +61,35 @@ static int find(const char *name, char *path, char *why)
     return 0;
 }
 
+/* dlopen maps a file that was cut off without a word, and the first look behind its end kills the process. So: does the
+ * file hold all that its program headers name? What is no ELF file of this machine is left for dlopen to refuse. */
+static int whole(const char *path)
+{
+    ElfW(Ehdr) head;
+    ElfW(Phdr) part;
+    struct stat st;
+    FILE *f = fopen(path, "rb");
+    int good = 1;
+    if (!f) return 1;
+    if (!fstat(fileno(f), &st) && fread(&head, sizeof head, 1, f) == 1 && !memcmp(head.e_ident, ELFMAG, SELFMAG) &&
+        head.e_phentsize == sizeof part)
+        for (int i = 0; good && i < head.e_phnum; i++)
+            good = !fseeko(f, (off_t)(head.e_phoff + (unsigned)i * sizeof part), SEEK_SET) &&
+                   fread(&part, sizeof part, 1, f) == 1 &&
+                   (part.p_type != PT_LOAD || (part.p_filesz <= (uint64_t)st.st_size &&
+                                               part.p_offset <= (uint64_t)st.st_size - part.p_filesz));
+    fclose(f);
+    return good;
+}
+
 const lksi_plugin *lksi_plugin_load(const char *name, char *path, char *why)
 {
     path[0] = why[0] = 0;
     if (!find(name, path, why)) return NULL;
+    if (!whole(path)) {
+        snprintf(why, LKSI_TEXT, "%s cannot be loaded: it is cut off; install it again", path);
+        return NULL;
+    }
     void *module = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (!module) {
         const char *text = dlerror(); /* names the library that is missing */
