@@ -506,6 +506,25 @@ static void test_overflow(void) /* B61 */
        "an expanded view that overflows");
 }
 
+/* A request that cannot be met says what it was, what is alive and how much was, and spoils nothing. */
+static void test_out_of_memory(void)
+{
+    double v = 0;
+    lks_tensor *x = lks_ones(ctx, LKS_F32, SHAPE(5, 77)), *most = lks_ones(ctx, LKS_F64, SHAPE(999, 3));
+    for (int i = 0; i < 2; i++) lks_zeros(ctx, LKS_F32, SHAPE(5, 77));
+    lks_narrow(x, 1, 0, 7);
+    lks_tensor *wide = lks_expand(x, SHAPE((int64_t)1 << 42, 5, 77));
+    ok(most && !lks_exp(wide), "a result of 2^50 bytes");
+    const char *text = lks_error(ctx);
+    const char *first = strstr(text, "1 float64[999,3]"), *then = strstr(text, "3 float32[5,77]");
+    ok(lks_error_code(ctx) == LKS_ERR_MEMORY && strstr(text, "for float32[4398046511104,5,77]") &&
+           strstr(text, "wanted by lks_exp") && strstr(text, "peak") && first && then && first < then &&
+           !strstr(text, "[5,7]"),
+       "%s", text);
+    lks_error_clear(ctx);
+    ok(lks_item(lks_sum(lks_add(x, x), 0, NULL, 0, LKS_DTYPE_NONE), &v) == LKS_OK && v == 770, "then all goes on");
+}
+
 static void test_nothing(void)
 {
     lks_tensor *n = F(0), *r = F(0, 3), *s = lks_full(ctx, LKS_F32, 0, NULL, 4), *y, *i;
@@ -659,7 +678,7 @@ int main(void)
         if (!ctx) bail("no context on %s", device);
         static void (*const tests[])(void) = {
             test_views, test_chains, test_wrap, test_contiguity, test_host, test_later, test_casts, test_making,
-            test_copy, test_overflow, test_nothing, test_failures};
+            test_copy, test_overflow, test_out_of_memory, test_nothing, test_failures};
         for (int k = 0; k < (int)(sizeof tests / sizeof *tests); k++) {
             lks_scope_begin(ctx);
             tests[k]();

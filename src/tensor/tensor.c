@@ -42,13 +42,56 @@ lksi_storage *lksi_storage_wrap(lks_context *ctx, void *data, int64_t bytes)
     return st;
 }
 
-lksi_storage *lksi_storage_new(lks_context *ctx, int64_t bytes)
+/* Of a failed request for device memory: what it was for, and what is alive in the open scopes, largest first; added to
+ * the text of the error. */
+static void say_alive(lks_context *ctx, const lksi_view *wanted, const char *where)
+{
+    enum { KINDS = 64, SHOWN = 8 };
+    struct { const lks_tensor *one; int64_t count, bytes; } kind[KINDS];
+    int kinds = 0, shown = 0;
+    int64_t count = 0, bytes = 0;
+    char *text = ctx->base.text, shape[256];
+    for (int64_t i = 0; i < ctx->born_count; i++) {
+        const lks_tensor *t = ctx->born[i];
+        int k = 0;
+        if (t->is_view || !t->st->owned) continue;
+        while (k < kinds && (kind[k].one->v.dtype != t->v.dtype || kind[k].one->v.ndim != t->v.ndim ||
+                             memcmp(kind[k].one->v.shape, t->v.shape, (size_t)t->v.ndim * sizeof *t->v.shape)))
+            k++;
+        count++, bytes += t->st->bytes;
+        if (k == KINDS) continue; /* in the totals alone */
+        if (k == kinds) kind[kinds++].one = t, kind[k].count = kind[k].bytes = 0;
+        kind[k].count++, kind[k].bytes += t->st->bytes;
+    }
+    size_t n = strlen(text);
+    n += (size_t)snprintf(text + n, LKSI_TEXT - n,
+                          "; wanted by %s for %s%s. Tensors of open scopes: %lld of %lld bytes", where,
+                          lks_dtype_name(wanted->dtype), lksi_shape_text(wanted, shape, sizeof shape),
+                          (long long)count, (long long)bytes);
+    for (; shown < SHOWN && n < LKSI_TEXT; shown++) {
+        int most = -1;
+        for (int k = 0; k < kinds; k++)
+            if (kind[k].bytes > 0 && (most < 0 || kind[k].bytes > kind[most].bytes)) most = k;
+        if (most < 0) break;
+        n += (size_t)snprintf(text + n, LKSI_TEXT - n, "%s%lld %s%s", shown ? ", " : ": ", (long long)kind[most].count,
+                              lks_dtype_name(kind[most].one->v.dtype),
+                              lksi_shape_text(&kind[most].one->v, shape, sizeof shape));
+        kind[most].bytes = 0;
+    }
+    if (n < LKSI_TEXT)
+        snprintf(text + n, LKSI_TEXT - n, "; %lld bytes are parameters, gradients, optimizers' state and what the "
+                 "program and graphs keep", (long long)(ctx->dev->used - bytes));
+}
+
+static lksi_storage *storage_new(lks_context *ctx, int64_t bytes, const lksi_view *v, const char *where)
 {
     lksi_storage *st = lksi_cell_take(&ctx->base, sizeof *st);
     if (!st) return NULL;
     *st = (lksi_storage){.ctx = ctx, .bytes = bytes, .refs = 1, .owned = 1};
+    lks_status before = ctx->base.code;
     void *p;
     if (lksi_device_alloc(ctx->dev, bytes, &p) != LKS_OK) {
+        if (before == LKS_OK) say_alive(ctx, v, where);
         lksi_cell_give(&ctx->base, st, sizeof *st);
         return NULL;
     }
@@ -282,7 +325,7 @@ lks_tensor *lksi_tensor_new(lks_context *ctx, const lksi_view *v, const char *wh
 {
     int64_t n = few(v);
     if (n < 0 && lksi_check_shape(ctx, where, v->dtype, v->ndim, v->shape, &n) != LKS_OK) return NULL;
-    lksi_storage *st = lksi_storage_new(ctx, n * lks_dtype_size(v->dtype));
+    lksi_storage *st = storage_new(ctx, n * lks_dtype_size(v->dtype), v, where);
     if (!st) return NULL;
     lks_tensor *t = header(st, v, n);
     if (t && scope_push(ctx, t) != LKS_OK) {

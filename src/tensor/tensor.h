@@ -127,8 +127,7 @@ static inline void lksi_drop(lks_tensor *t)
 /* Never fails the NULL pass-through silently: 1 if any of the n tensors is NULL. */
 int lksi_any_null(int n, lks_tensor *const *t);
 
-/* New storage from the pool / over foreign memory. NULL with the error recorded. */
-lksi_storage *lksi_storage_new(lks_context *ctx, int64_t bytes);
+/* New storage over foreign memory. NULL with the error recorded. */
 lksi_storage *lksi_storage_wrap(lks_context *ctx, void *data, int64_t bytes);
 void lksi_storage_drop(lksi_storage *st);
 
