@@ -56,6 +56,21 @@ static int64_t results(const window *w, int d)
     return n;
 }
 
+/* The gradient of x for dy, which is exact in any dtype; NaN and infinity go where they belong and nowhere else. */
+static int gradient_case(lks_tensor *x, lks_tensor *y, int layout, const double *dy, const double *want, double tol)
+{
+    lks_tensor *g = laid_out(tensor_of(ctx, lks_dtype_of(y), lks_ndim(y), lks_shape(y), dy), layout);
+    int good = lks_backward(y, g, 0) == LKS_OK;
+    double *got = good ? values_of(ctx, lks_grad(x)) : NULL;
+    for (int64_t i = 0; good && i < lks_numel(x); i++) {
+        good = got[i] == want[i] || (isnan(got[i]) && isnan(want[i])) || fabs(got[i] - want[i]) <= tol;
+        if (!good) diag("gradient %lld: %.9g, not %.9g", (long long)i, got[i], want[i]);
+    }
+    if (!got) diag("%s", lks_error(ctx));
+    free(got);
+    return good;
+}
+
 static int window_case(const window *w, lks_dtype dtype, int layout, int mean)
 {
     int64_t out[5] = {w->shape[0], w->shape[1], 1, 1, 1}, in[5] = {w->shape[0], w->shape[1], 1, 1, 1};
@@ -75,11 +90,14 @@ static int window_case(const window *w, lks_dtype dtype, int layout, int mean)
     for (int64_t i = 0; i < all; i += 3) x0[i] = floor(x0[i] * 2) / 2; /* ties */
     if (all > 40 && !mean) x0[5] = x0[6] = NAN, x0[30] = -INFINITY;
     lks_tensor *x = laid_out(tensor_of(ctx, dtype, w->dims + 2, w->shape, x0), layout), *y = NULL, *at = NULL;
-    double *xv = values_of(ctx, x);
-    int good = 1;
+    double *xv = values_of(ctx, x), *dx = calloc((size_t)all + 1, sizeof *dx);
+    int good = lks_set_requires_grad(x, 1) == LKS_OK;
     if (mean) y = lks_avg_pool(x, w->kernel, w->stride, w->padding, w->ceil, w->include, w->divisor);
-    else good = lks_max_pool(x, w->kernel, w->stride, w->padding, w->dilation, w->ceil, &y, &at) == LKS_OK;
+    else good &= lks_max_pool(x, w->kernel, w->stride, w->padding, w->dilation, w->ceil, &y, &at) == LKS_OK;
     double *got = values_of(ctx, y), *place = mean ? NULL : values_of(ctx, at);
+    double *dy = noise(y ? lks_numel(y) : 0, 8, 9);
+    for (int64_t i = 0; y && i < lks_numel(y); i++) dy[i] = floor(dy[i] * 4) / 4;
+    if (y && lks_numel(y) > 8) dy[2] = NAN, dy[7] = -INFINITY, dy[8] = -0.0;
     int64_t have[5] = {0};
     if (y) five(y, have);
     good = good && y && !memcmp(have, out, sizeof have);
@@ -103,6 +121,14 @@ static int window_case(const window *w, lks_dtype dtype, int layout, int mean)
                                 sum += u, size += fabs(u), count++;
                                 if (where < 0 || u > best || (isnan(u) && !isnan(best))) best = u, where = t;
                             }
+                    double share = dy[e] / (double)(!mean ? 1 : w->divisor ? w->divisor : w->include ? full : count);
+                    for (int64_t a = 0; a < k[0] * k[1] * k[2]; a++) {
+                        int64_t d = o * s[0] - p[0] + a / k[2] / k[1] * l[0];
+                        int64_t h = i * s[1] - p[1] + a / k[2] % k[1] * l[1], q = j * s[2] - p[2] + a % k[2] * l[2];
+                        int64_t t = (d * in[3] + h) * in[4] + q;
+                        if (d < 0 || h < 0 || q < 0 || d >= in[2] || h >= in[3] || q >= in[4]) continue;
+                        if (mean || t == where) dx[nc * in[2] * in[3] * in[4] + t] += share;
+                    }
                     if (mean) {
                         sum /= (double)(w->divisor ? w->divisor : w->include ? full : count);
                         good &= fabs(got[e] - sum) <= tolerance_of(dtype) * (1 + fabs(sum));
@@ -114,12 +140,45 @@ static int window_case(const window *w, lks_dtype dtype, int layout, int mean)
                         goto end;
                     }
                 }
+    good = good && gradient_case(x, y, layout, dy, dx, mean ? 100 * tolerance_of(dtype) : 0);
 end:
     if (!y) diag("%s", lks_error(ctx));
     lks_error_clear(ctx);
-    free(x0), free(xv), free(got), free(place);
+    free(x0), free(xv), free(got), free(place), free(dx), free(dy);
     lks_scope_end(ctx);
     return good;
+}
+
+/* Rows of all lengths around those of vectors. */
+static void test_lengths(const char *isa)
+{
+    static const int64_t lengths[] = {1, 2, 3, 7, 8, 9, 15, 16, 17, 33, 49, 64};
+    static const window kinds[] = {
+        {2, {0}, {2, 2}, {2, 2}, {0, 0}, {1, 1}, 0, 1, 0}, {2, {0}, {3, 3}, {2, 2}, {1, 1}, {1, 1}, 0, 1, 0},
+        {2, {0}, {3, 3}, {2, 2}, {0, 0}, {1, 1}, 1, 0, 0}, {2, {0}, {2, 2}, {2, 2}, {1, 1}, {1, 1}, 1, 1, 0},
+        {2, {0}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 0, 0, 0}, {2, {0}, {1, 2}, {1, 3}, {0, 1}, {1, 1}, 0, 1, 0},
+        {2, {0}, {2, 3}, {1, 2}, {1, 1}, {1, 3}, 1, 0, 0}, {2, {0}, {2, 4}, {3, 4}, {1, 2}, {1, 1}, 1, 1, -3},
+        {2, {0}, {1, 9}, {1, 5}, {0, 4}, {1, 1}, 1, 1, 0}, {2, {0}, {5, 7}, {2, 1}, {2, 3}, {1, 1}, 0, 1, 0},
+    };
+    for (int t = 0; t < 4; t++) {
+        int good = 1;
+        for (int i = 0; i < (int)(sizeof kinds / sizeof *kinds); i++)
+            for (int l = 0; l < (int)(sizeof lengths / sizeof *lengths); l++)
+                for (int layout = 0; layout < 3; layout += 2)
+                    for (int mean = 0; mean < 2; mean++) {
+                        window w = kinds[i];
+                        const int64_t shape[4] = {2, layout ? 66 : 2, 6, lengths[l]};
+                        memcpy(w.shape, shape, sizeof shape);
+                        int64_t reach = (w.kernel[1] - 1) * (mean ? 1 : w.dilation[1]);
+                        if (lengths[l] + 2 * w.padding[1] <= reach) continue;
+                        if (layout && lengths[l] > 17) continue;
+                        if (!window_case(&w, array_floats[t], layout, mean)) {
+                            diag("kind %d length %lld layout %d mean %d", i, (long long)lengths[l], layout, mean);
+                            good = 0;
+                        }
+                    }
+        ok(good, "%s %s: rows of any length", isa, lks_dtype_name(array_floats[t]));
+    }
 }
 
 static void test_windows(const char *isa)
@@ -537,6 +596,7 @@ int main(int argc, char **argv)
     for (int i = 0; i < 3; i++) {
         if (!(ctx = context_on("cpu", isas[i], 2))) continue;
         test_windows(isas[i]);
+        test_lengths(isas[i]);
         test_convolutions();
         test_grid_channels(isas[i]);
         lks_context_destroy(&ctx);

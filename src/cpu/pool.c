@@ -2,14 +2,23 @@
  *
  * pool.c - pooling over 1 to 3 dims: largest and mean of windows of one size, adaptive or fractional ones, and the way
  * back; padding by what is inside, which is a window of one element. All are seen as 3-D images; where the windows lie
- * is the business of span_of alone. Padding is smaller than anything, NaN larger; the first of the largest counts.
- * Backward adds within one plane, in the order of the results, so nothing depends on the number of threads.
+ * is the business of span_of and results_of. Padding is smaller than anything, NaN larger; the first of the largest
+ * counts. Backward adds within one plane, in the order of the results, so nothing depends on the number of threads.
+ *
+ * Phase p of a row, of as many as the stride, is its elements p, p + stride, ...: element k of all windows lies side by
+ * side in one of them, so that windows are taken all at once.
  */
+#include "cpu/gemm.h"
 #include "cpu/gemm_io.h"
 
 #include <math.h>
 
-enum { CHANNELS = 64 }; /* of a unit going back */
+enum {
+    CHANNELS = 64, /* of a unit going back */
+    LANES = 16,    /* results in a row are rounded up to these, in scratch memory */
+    HANDS = 7,     /* rows that a worker has in hand */
+    LOOK = 32      /* elements of a window, up to which going back looks for places */
+};
 
 typedef struct pooling {
     lksi_cpu *cpu;
@@ -19,7 +28,9 @@ typedef struct pooling {
     int64_t in[3], out[3], kernel[3], stride[3], padding[3], dilation[3];
     int how[3], mean, assign, reflect;
     int64_t channels; /* that a unit takes together */
-    int64_t room, bytes;
+    int64_t phase;    /* elements of a phase; 0: windows one by one */
+    int in_place;     /* sums are made where they belong, with `step` between pixels */
+    int64_t step, room, bytes;
 } pooling;
 
 /* Elements begin, begin + dilation, ... below end; full: how many with padding. */
@@ -97,6 +108,36 @@ static inline double count_of(const pooling *s, span d, span h, span w)
     return (double)(d.end - d.begin) * (double)(h.end - h.begin) * (double)(w.end - w.begin);
 }
 
+/* The results whose windows hold element x, where windows are of one size: begin, begin + full, ... below end. */
+static inline span results_of(const pooling *s, int i, int64_t x)
+{
+    int64_t at = x + s->padding[i], stride = s->stride[i], dilation = s->dilation[i], gap = 1;
+    int64_t least = at - (s->kernel[i] - 1) * dilation, end = at / stride + 1;
+    int64_t begin = least <= 0 ? 0 : (least + stride - 1) / stride;
+    if (end > s->out[i]) end = s->out[i];
+    if (dilation > 1) {
+        while (begin < end && (at - begin * stride) % dilation) begin++;
+        while (gap * stride % dilation) gap++;
+    }
+    return (span){begin, end, gap};
+}
+
+/* Where element k of the windows lies in the phases of a row. */
+static inline int64_t phase_at(const pooling *s, int64_t k)
+{
+    int64_t at = k * s->dilation[2], stride = s->stride[2];
+    return at % stride * s->phase + at / stride;
+}
+
+static void split_places(int32_t *restrict to, const int32_t *restrict row, int64_t n, int64_t stride)
+{
+    if (stride == 2)
+        for (int64_t i = 0; i < n; i++) to[i] = row[2 * i], to[n + i] = row[2 * i + 1];
+    else
+        for (int64_t p = 0; p < stride; p++)
+            for (int64_t i = 0; i < n; i++) to[p * n + i] = row[i * stride + p];
+}
+
 /* The element that padding shows in place o. */
 static inline int64_t source_of(const pooling *s, int i, int64_t o)
 {
@@ -109,6 +150,9 @@ static inline int64_t place_at(const lksi_view *p, int64_t i)
 {
     return p->dtype == LKS_I64 ? ((const int64_t *)p->data)[i] : (int64_t)((const int32_t *)p->data)[i];
 }
+
+#define turn_f32 LKSI_LOCAL(transpose_f32)
+#define turn_f64 LKSI_LOCAL(transpose_f64)
 
 static inline int is_nan_f32(float x) { return lksi_is_nan_f32(x); }
 static inline int is_nan_f64(double x) { return lksi_is_nan_f64(x); }
@@ -141,6 +185,35 @@ static pooling pooling_of(lksi_cpu *cpu, const lksi_args *a, const lksi_view *x,
     return s;
 }
 
+static inline int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
+
+/* How rows are worked on, once it is known how many channels a unit takes. */
+static void plan(pooling *s)
+{
+    int64_t stride = s->stride[2], reach = (s->kernel[2] - 1) * s->dilation[2], out = s->out[2];
+    int fits = stride > 0 && stride <= 4 && reach >= 0 && reach < s->in[2] + LANES && out > 1;
+    if (fits && s->channels == 1 && s->how[2] == LKSI_POOL_WINDOW)
+        s->phase = (out + reach / stride + LANES - 1) / LANES * LANES;
+    int64_t row = larger(out, s->in[2] + (s->phase ? s->padding[2] : 0));
+    s->room = (larger(s->channels, larger(row, stride * s->phase)) + 2 * LANES - 1) / LANES * LANES;
+}
+
+/* The same for the way back: if planes can be added up where they belong. */
+static void plan_back(pooling *s)
+{
+    const lksi_view *x = &s->x;
+    s->channels = x->shape[1] > 1 && x->stride[1] == 1 ? x->shape[1] : 1;
+    if (s->channels > CHANNELS) s->channels = CHANNELS;
+    plan(s);
+    int64_t pixels = 1;
+    s->step = s->channels == 1 ? 1 : x->shape[1];
+    s->in_place = x->dtype == LKS_F32 || x->dtype == LKS_F64;
+    for (int d = 4; d > 1; d--) {
+        if (x->shape[d] > 1 && x->stride[d] != pixels * s->step) s->in_place = 0;
+        pixels *= x->shape[d];
+    }
+}
+
 static lks_status memory_for(pooling *s, int64_t elements)
 {
     s->bytes = elements * (s->x.dtype == LKS_F64 ? 8 : 4) + 64;
@@ -149,8 +222,6 @@ static lks_status memory_for(pooling *s, int64_t elements)
             return lksi_kernel_why(s->a, LKS_ERR_MEMORY, "no memory for %lld bytes of scratch", (long long)s->bytes);
     return LKS_OK;
 }
-
-static inline int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
 static lks_status pool(lksi_cpu *cpu, const lksi_args *a, int mean, const lksi_view *samples)
 {
@@ -161,8 +232,8 @@ static lks_status pool(lksi_cpu *cpu, const lksi_args *a, int mean, const lksi_v
     if (lksi_numel(&s.y) == 0) return LKS_OK;
     int inner = s.x.shape[1] > 1 && s.x.stride[1] == 1 && s.y.stride[1] == 1 && s.place.stride[1] == 1 && !samples;
     s.channels = inner ? s.x.shape[1] : 1;
-    s.room = (larger(s.channels, larger(s.in[2], s.out[2])) + 15) / 16 * 16;
-    TRY(memory_for(&s, 4 * s.room)); /* buffer, row, best, places */
+    plan(&s);
+    TRY(memory_for(&s, HANDS * s.room));
     int64_t window = 1, units = s.y.shape[0] * (s.y.shape[1] / s.channels) * s.out[0] * s.out[1];
     for (int i = 0; i < 3; i++)
         window *= s.how[i] == LKSI_POOL_ADAPTIVE ? s.in[i] / s.out[i] + 1 : s.kernel[i];
@@ -190,16 +261,27 @@ LKSI_KERNEL(adaptive_avg_pool3d) { return pool(cpu, a, 1, NULL); }
 static lks_status back(lksi_cpu *cpu, const lksi_args *a, int mean, int assign)
 {
     pooling s = pooling_of(cpu, a, &a->out[0], &a->in[0]);
-    s.assign = assign;
+    s.assign = assign, s.mean = mean;
     if (lksi_numel(&s.x) == 0) return LKS_OK;
     if (!mean) s.place = lift(&a->in[1]);
-    int64_t plane = s.in[0] * s.in[1] * s.in[2];
-    s.channels = s.x.shape[1] > 1 && s.x.stride[1] == 1 ? s.x.shape[1] : 1;
-    if (s.channels > CHANNELS) s.channels = CHANNELS;
-    s.room = larger(s.channels, s.out[2]);
-    TRY(memory_for(&s, plane * s.channels + s.room + (mean ? s.in[2] * s.channels : 0)));
-    int64_t units = s.x.shape[0] * ((s.x.shape[1] + s.channels - 1) / s.channels), grain = 1 + 16384 / s.bytes;
-    int dbl = s.x.dtype == LKS_F64;
+    plan_back(&s);
+    int64_t plane = s.in_place ? 0 : s.in[0] * s.in[1] * s.in[2] * s.channels, elements = 1;
+    int64_t units = s.x.shape[0] * ((s.x.shape[1] + s.channels - 1) / s.channels);
+    int dbl = s.x.dtype == LKS_F64, look = !mean && a->attr.pool.inside && s.place.dtype == LKS_I32;
+    for (int i = 0; i < 3 && look; i++) {
+        look = s.how[i] == LKSI_POOL_WINDOW && s.kernel[i] > 0 && s.stride[i] > 0 && s.kernel[i] <= LOOK / elements;
+        elements *= s.kernel[i];
+    }
+    if (look && (s.channels == 1 ? s.phase && s.place.stride[4] == 1 : s.place.stride[1] == 1)) {
+        s.room = larger(s.room, larger(s.in[2], s.out[2]) * s.channels);
+        TRY(memory_for(&s, 3 * s.room));
+        int64_t grain = 1 + 16384 / (s.in[1] * s.in[2] * s.channels);
+        lksi_parallel(cpu, units * s.in[0], grain, dbl ? look_part_f64 : look_part_f32, &s);
+        return LKS_OK;
+    }
+    if (mean) s.room = larger(s.room, s.in[2] * s.channels);
+    TRY(memory_for(&s, (mean ? HANDS : 1) * s.room + plane));
+    int64_t grain = 1 + 4096 / (s.in[0] * s.in[1] * s.in[2] * s.channels);
     if (mean) lksi_parallel(cpu, units, grain, dbl ? share_part_f64 : share_part_f32, &s);
     else lksi_parallel(cpu, units, grain, dbl ? spread_part_f64 : spread_part_f32, &s);
     return LKS_OK;
@@ -334,11 +416,11 @@ LKSI_KERNEL(edge_pad_backward)
 {
     pooling s = padding_of(cpu, a, &a->out[0], &a->in[0]);
     if (lksi_numel(&s.x) == 0) return LKS_OK;
-    s.channels = s.x.shape[1] > 1 && s.x.stride[1] == 1 ? s.x.shape[1] : 1;
-    if (s.channels > CHANNELS) s.channels = CHANNELS;
-    s.room = larger(s.channels, s.out[2]);
-    TRY(memory_for(&s, (s.in[0] * s.in[1] + 1) * s.in[2] * s.channels + s.room));
-    lksi_parallel(cpu, s.x.shape[0] * ((s.x.shape[1] + s.channels - 1) / s.channels), 1 + 16384 / s.bytes,
+    plan_back(&s);
+    s.room = larger(s.room, s.in[2] * s.channels);
+    int64_t plane = s.in[0] * s.in[1] * s.in[2] * s.channels;
+    TRY(memory_for(&s, 2 * s.room + (s.in_place ? 0 : plane)));
+    lksi_parallel(cpu, s.x.shape[0] * ((s.x.shape[1] + s.channels - 1) / s.channels), 1 + 4096 / plane,
                   s.x.dtype == LKS_F64 ? fold_part_f64 : fold_part_f32, &s);
     return LKS_OK;
 }

@@ -117,8 +117,8 @@ lks_status lksi_infer_adaptive_avg_pool1d(lksi_args *a) { return mean(a, 1); }
 lks_status lksi_infer_adaptive_avg_pool2d(lksi_args *a) { return mean(a, 2); }
 lks_status lksi_infer_adaptive_avg_pool3d(lksi_args *a) { return mean(a, 3); }
 
-/* x [N, C, ...] and places of its shape; size: of what is filled, with N and C the same. */
-static lks_status fills(lksi_args *a, const int64_t *size)
+/* x [N, C, ...] and places of its shape; size: of what is filled, with N and C the same. It is laid out like `like`. */
+static lks_status fills(lksi_args *a, const lksi_view *like, const int64_t *size)
 {
     const lksi_view *x = &a->in[0], *place = &a->in[1];
     char s[128], t[128];
@@ -132,16 +132,17 @@ static lks_status fills(lksi_args *a, const int64_t *size)
         return lksi_why(a, LKS_ERR_SHAPE, "%s, places %s and the size to be filled do not fit",
                         lksi_shape_text(x, s, sizeof s), lksi_shape_text(place, t, sizeof t));
     TRY(plane_fits(a, x->ndim, size));
-    lksi_infer_image(&a->out[0], x, x->dtype, x->ndim, size);
+    lksi_infer_image(&a->out[0], like, x->dtype, x->ndim, size);
     return LKS_OK;
 }
 
-lks_status lksi_infer_max_pool_backward(lksi_args *a) { return fills(a, a->attr.pool.size); }
+/* Places lie as x did; a gradient may come from elsewhere, as that of a flattened image does. */
+lks_status lksi_infer_max_pool_backward(lksi_args *a) { return fills(a, &a->in[1], a->attr.pool.size); }
 
 static lks_status unpool(lksi_args *a, int dims)
 {
     TRY(is_image(a, dims, &a->in[0], "x"));
-    return fills(a, a->attr.pool.size);
+    return fills(a, &a->in[0], a->attr.pool.size);
 }
 
 lks_status lksi_infer_max_unpool1d(lksi_args *a) { return unpool(a, 1); }
