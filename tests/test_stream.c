@@ -2,7 +2,8 @@
  *
  * test_stream.c - a program with a stream and device memory of its own: wrapped, ordered by lks_after_stream and
  * lks_event alone; graphs of steps. On the device LKS_TEST_DEVICE=cuda (tests/cuda.test); what is said elsewhere.
- * With the argument "nccl", on several ranks with a device each (tests/nccl.test): one with a communicator of its own.
+ * With the argument "nccl", on several ranks with a device each (tests/nccl.test): one with a communicator of its own;
+ * with "memory", on a device that has little (tests/cuda.test).
  */
 #include "tap_mpi.h"
 #include <dlfcn.h>
@@ -353,9 +354,54 @@ static int with_nccl(int argc, char **argv)
     return status;
 }
 
+/* --- a device of 100 MiB (cuda.test makes one) --- */
+
+static double sum_of(lks_tensor *t)
+{
+    double v = NAN;
+    lks_item(lks_sum(t, 0, NULL, 0, LKS_DTYPE_NONE), &v);
+    return v;
+}
+
+static int short_of_memory(void)
+{
+    const int64_t some[2] = {1024, 1024}, most = 15 << 20; /* 4 MiB; 60 MiB */
+    ctx = open_context("cuda");
+    lks_scope_begin(ctx);
+    lks_tensor *x = lks_ones(ctx, LKS_F32, 2, some), *y = x;
+    int n = 0;
+    for (; y && n < 1000; n++) y = lks_exp(x);
+    const char *text = lks_error(ctx);
+    ok(!y && n > 10 && lks_error_code(ctx) == LKS_ERR_MEMORY && strstr(text, "peak") &&
+           strstr(text, "wanted by lks_exp for float32[1024,1024]") && strstr(text, "float32[1024,1024];"), "%s", text);
+    lks_error_clear(ctx);
+    lks_scope_end(ctx);
+    lks_scope_begin(ctx);
+    x = lks_ones(ctx, LKS_F32, 2, some);
+    ok(sum_of(lks_add(x, x)) == 2 << 20, "then all goes on");
+    ok(sum_of(lks_matmul(x, x)) == 1 << 30, "a library's workspace is made of what the pool holds idle: %s",
+       lks_error(ctx));
+    lks_scope_end(ctx);
+    /* Idle memory is given back in the middle of a graph that uses it. */
+    lks_scope_begin(ctx);
+    ok(lks_graph_begin(ctx) == LKS_OK, "a graph");
+    lks_scope_begin(ctx);
+    y = x = lks_ones(ctx, LKS_F32, 2, some);
+    for (int i = 0; i < 6; i++) y = lks_add(lks_mul(y, x), x);
+    y = lks_scope_leave(ctx, lks_sum(y, 0, NULL, 0, LKS_DTYPE_NONE));
+    x = lks_full(ctx, LKS_F32, 1, &most, 2);
+    ok(lks_graph_end(ctx) == LKS_OK && sum_of(y) == 7 << 20 && sum_of(x) == 30 << 20,
+       "memory that it needs is given back when it is done: %s", lks_error(ctx));
+    lks_scope_end(ctx);
+    is_int(lks_context_destroy(&ctx), LKS_OK, "destroyed");
+    lks_finalize();
+    return done();
+}
+
 int main(int argc, char **argv)
 {
     if (argc > 1 && !strcmp(argv[1], "nccl")) return with_nccl(argc, argv);
+    if (argc > 1 && !strcmp(argv[1], "memory")) return short_of_memory();
     without("cpu");
     without("far");
     const char *device = tap_device("far");

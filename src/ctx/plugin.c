@@ -8,6 +8,7 @@
  */
 #define _GNU_SOURCE
 #include "ctx/plugin.h"
+#include "tensor/tensor.h"
 #include <dlfcn.h>
 #include <errno.h>
 #include <link.h>
@@ -21,6 +22,12 @@
 #define LKSI_PKGLIBDIR "/usr/lib/lockstep"
 #endif
 
+static void make_room(lksi_base *b)
+{
+    lksi_device *d = ((lks_context *)b)->dev; /* a context is a base */
+    if (d) lksi_device_trim(d);
+}
+
 static const lksi_host services = {
     .rows = lksi_rows,
     .fail = lksi_fail,
@@ -29,6 +36,7 @@ static const lksi_host services = {
     .free = lksi_free,
     .alloc_must_fail = lksi_alloc_must_fail,
     .shape_text = lksi_shape_text,
+    .make_room = make_room,
 };
 
 static int there(char *path, const char *dir, const char *below, const char *name)

@@ -364,9 +364,12 @@ static lks_status cuda_alloc(void *self, int64_t bytes, void **p)
     return code;
 }
 
+static lks_status cuda_graph_end(void *self);
+
 static void cuda_free(void *self, void *p, int64_t bytes)
 {
     lksi_cuda *c = self;
+    if (c->graph.on) cuda_graph_end(c); /* what was gathered may use it, and cudaFree waits for what was launched */
     int was = lksi_cuda_enter(c);
     (void)bytes;
     check(c, cudaFree(p), "cudaFree");
@@ -422,7 +425,15 @@ lks_status lksi_cuda_scratch(lksi_cuda *c, cudaStream_t stream, const lksi_args 
         c->retired = list, c->retired_room = room;
     }
     void *fresh = NULL;
-    cudaError_t e = host->alloc_must_fail(c->base) ? cudaErrorMemoryAllocation : cudaMalloc(&fresh, (size_t)want);
+    cudaError_t e = cudaErrorMemoryAllocation;
+    if (!host->alloc_must_fail(c->base)) {
+        e = cudaMalloc(&fresh, (size_t)want);
+        if (e == cudaErrorMemoryAllocation) {
+            (void)cudaGetLastError();
+            host->make_room(c->base);
+            e = cudaMalloc(&fresh, (size_t)want);
+        }
+    }
     if (e != cudaSuccess) {
         (void)cudaGetLastError();
         return lksi_cuda_why(a, status_of(e), "no memory for %lld bytes of scratch: %s", (long long)want,

@@ -5,6 +5,7 @@
  */
 #include "device/device.h"
 #include "device/pool.h"
+#include <inttypes.h>
 #include <stdio.h>
 
 #define SMALL_UPLOAD 4096 /* a backend copies these at once */
@@ -149,5 +150,10 @@ lks_status lksi_device_launch(lksi_device *d, lksi_args *a)
     d->launches++;
     lks_status code = d->be->launch(d->self, LKSI_STREAM_COMPUTE, a);
     if (__builtin_expect(code == LKS_OK, 1)) return LKS_OK;
-    return lksi_fail(d->base, code, lksi_rows[a->op].name, "%s", a->why[0] ? a->why : lks_status_text(code));
+    const char *why = a->why[0] ? a->why : lks_status_text(code);
+    if (code == LKS_ERR_MEMORY)
+        return lksi_fail(d->base, code, lksi_rows[a->op].name,
+                         "%s: %" PRId64 " bytes in use (peak %" PRId64 "), %" PRId64 " held", why, d->used, d->peak,
+                         d->held);
+    return lksi_fail(d->base, code, lksi_rows[a->op].name, "%s", why);
 }

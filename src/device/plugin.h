@@ -18,6 +18,7 @@ typedef struct lksi_host {
     void (*free)(lksi_base *b, void *p);
     int (*alloc_must_fail)(lksi_base *b);
     const char *(*shape_text)(const lksi_view *v, char *buffer, int bytes);
+    void (*make_room)(lksi_base *b); /* the pool of b's context gives its idle memory back to the backend */
 } lksi_host;
 
 typedef struct lksi_plugin {

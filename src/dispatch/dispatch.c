@@ -257,7 +257,9 @@ static inline lks_status run(lks_context *ctx, const char *where, int op, int ni
     if (row->kind != LKSI_KIND_VIEW) {
         int work_to_do = 0;
         for (int i = 0; i < nout; i++) work_to_do |= out[i]->numel > 0;
+        lks_status before = b->code;
         if (work_to_do && (s = lksi_device_launch(ctx->dev, &a)) != LKS_OK) {
+            if (s == LKS_ERR_MEMORY && before == LKS_OK) lksi_tensors_alive(ctx, &vout[0], where);
             lksi_fail(b, s, where, "%s", why[0] ? why : "the kernel failed");
             return s;
         }

@@ -42,9 +42,7 @@ lksi_storage *lksi_storage_wrap(lks_context *ctx, void *data, int64_t bytes)
     return st;
 }
 
-/* Of a failed request for device memory: what it was for, and what is alive in the open scopes, largest first; added to
- * the text of the error. */
-static void say_alive(lks_context *ctx, const lksi_view *wanted, const char *where)
+void lksi_tensors_alive(lks_context *ctx, const lksi_view *wanted, const char *where)
 {
     enum { KINDS = 64, SHOWN = 8 };
     struct { const lks_tensor *one; int64_t count, bytes; } kind[KINDS];
@@ -91,7 +89,7 @@ static lksi_storage *storage_new(lks_context *ctx, int64_t bytes, const lksi_vie
     lks_status before = ctx->base.code;
     void *p;
     if (lksi_device_alloc(ctx->dev, bytes, &p) != LKS_OK) {
-        if (before == LKS_OK) say_alive(ctx, v, where);
+        if (before == LKS_OK) lksi_tensors_alive(ctx, v, where);
         lksi_cell_give(&ctx->base, st, sizeof *st);
         return NULL;
     }

@@ -155,6 +155,9 @@ static inline int lksi_has_gradient(lks_dtype dtype)
 }
 /* Fills v (row-major). */
 void lksi_view_init(lksi_view *v, lks_dtype dtype, int ndim, const int64_t *shape);
+/* Adds to the text of the error just recorded, a request for device memory that failed: the call and the shape it was
+ * for, and the tensors of the open scopes, largest first. */
+void lksi_tensors_alive(lks_context *ctx, const lksi_view *wanted, const char *where);
 /* "bfloat16[2,3]" for error texts. */
 const char *lksi_tensor_text(const lks_tensor *t, char *buffer, int bytes);
 
