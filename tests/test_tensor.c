@@ -618,6 +618,13 @@ static void test_scopes(void)
         lks_scope_end(ctx);
     }
     is_int(lks_memory_held(ctx), held, "a loop takes no new memory");
+    lks_scope_begin(ctx);
+    F(4 << 20);
+    lks_scope_end(ctx);
+    held = lks_memory_held(ctx);
+    lks_memory_trim(ctx);
+    ok(lks_memory_held(ctx) <= held - (16 << 20) && lks_memory_held(ctx) >= lks_memory_used(ctx),
+       "what no tensor uses is given back");
 }
 
 static void test_failures(void)

@@ -99,13 +99,16 @@ LKS_API lks_status lks_scope_end(lks_context *ctx);
 LKS_API lks_tensor *lks_scope_leave(lks_context *ctx, lks_tensor *t);
 
 /* Counters: living tensor headers, living graph nodes, bytes of device memory in use by tensors, the highest that was,
- * bytes held by the caching pool. lks_memory_peak_reset starts the peak anew. Local. */
+ * bytes held by the caching pool. lks_memory_peak_reset starts the peak anew. lks_memory_trim gives back what the pool
+ * holds and no tensor uses (for other users of the device, or after the largest batch); it waits for the device, and
+ * the next step takes new memory. Local. */
 LKS_API int64_t lks_live_tensors(const lks_context *ctx);
 LKS_API int64_t lks_live_nodes(const lks_context *ctx);
 LKS_API int64_t lks_memory_used(const lks_context *ctx);
 LKS_API int64_t lks_memory_peak(const lks_context *ctx);
 LKS_API int64_t lks_memory_held(const lks_context *ctx);
 LKS_API void lks_memory_peak_reset(lks_context *ctx);
+LKS_API void lks_memory_trim(lks_context *ctx);
 
 /* Random numbers: Philox4x32-10 (Salmon et al., 2011) with key (seed, attempted step, call number) and counter = the
  * element's linear index in the global batch, so neither the number of ranks nor the splitting into micro-batches

@@ -444,3 +444,4 @@ int64_t lks_memory_used(const lks_context *ctx) { return ctx->dev->used; }
 int64_t lks_memory_peak(const lks_context *ctx) { return ctx->dev->peak; }
 int64_t lks_memory_held(const lks_context *ctx) { return ctx->dev->held; }
 void lks_memory_peak_reset(lks_context *ctx) { ctx->dev->peak = ctx->dev->used; }
+void lks_memory_trim(lks_context *ctx) { lksi_device_trim(ctx->dev); }
