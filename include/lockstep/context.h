@@ -120,6 +120,8 @@ LKS_API int64_t lks_random_attempt(const lks_context *ctx);
 /* Declares that the next forward pass works on rows [first, first + rows) of the global batch, and starts the call
  * numbers anew. rows = 0 (the state at start): replicated, every rank draws the same numbers. Local. */
 LKS_API lks_status lks_random_rows(lks_context *ctx, int64_t first, int64_t rows);
+/* What is declared now, by that call or lks_loader_train; each may be NULL. Local. */
+LKS_API void lks_random_rows_now(const lks_context *ctx, int64_t *first, int64_t *rows);
 
 /* Work of the program's own on the device cuda. lks_after_stream: all that is asked of the context from now on comes
  * after what `stream` (a cudaStream_t of the context's device) was given so far; the host does not wait. lks_event: a
@@ -137,9 +139,48 @@ LKS_API void *lks_event(lks_context *ctx);
  * hundreds. The next graph of the same shape puts its arguments into the last one. Make a step or two without it first,
  * since libraries set themselves up then; bring data to the device before it begins. A call that waits for the device
  * launches what was gathered so far and ends the gathering. Errors: LKS_ERR_UNSUPPORTED (another device), LKS_ERR_STATE
- * (begun already), LKS_ERR_DEVICE. Local (but begin and end at the same places on every rank). */
+ * (begun already, or inside lks_graph_step, which spares the calls, too), LKS_ERR_DEVICE. Local (but begin and end at
+ * the same places on every rank). */
 LKS_API lks_status lks_graph_begin(lks_context *ctx);
 LKS_API lks_status lks_graph_end(lks_context *ctx);
+
+/* A step that is captured once as a CUDA graph and then replayed: launched by one call, without the calls that it is
+ * made of, with the bits that these would have given. `step` makes the calls: gradients to zero, forward, backward, the
+ * optimizer's step, the scaler's update, but no data. lks_graph_step(g, key, step, user) calls it while it must: two
+ * times as it is, the third time it is captured, and if it asked the device for the same as the time before, it is
+ * replayed from the fourth time on. Then `step` is not called, and everything else is as if it had been: counters,
+ * reports, random numbers, gradients, the loss scale, checkpoints.
+ *
+ * - What a step reads lies in the same tensors each time: data are written to them before (lks_copy_,
+ *   lks_set_from_host). Tensors made in it that the program keeps (lks_keep: the loss) have new contents after each
+ *   replay, which lks_item_later, called afterwards, brings to the host.
+ * - `key` names all that the program decides by itself: shapes, numbers handed to calls (the weight of a batch). A step
+ *   with another key is made by its calls, and the graph stays for the next with the old one; a second one in a row
+ *   takes its place. It is the same on every rank.
+ * - What Lockstep can see is looked at before each replay: precision, what is trained, train or eval, which gradients
+ *   are there, groups and state of optimizers and scalers, memory that was freed, lks_random_rows. Where something has
+ *   changed the step is captured anew. Learning rates and other settings may be changed, and checkpoints saved and
+ *   loaded, at any time between steps.
+ * - Never replayed, but gathered each time as by lks_graph_begin, is a step that waits for the device or uploads more
+ *   than 4 KiB, that calls lks_item_later or lks_optim_report, whose ranks exchange messages (reductions over MPI,
+ *   running statistics on several ranks), or that leaves things in another state than it found them: gradients are set
+ *   to zero in it, not before. lks_graph_why tells.
+ * - Its memory is its own while the graph lives, also between steps; it is given up where memory is short, and the step
+ *   then captured anew. lks_memory_peak counts it while it runs.
+ *
+ * create: LKS_ERR_UNSUPPORTED where the device has no graphs; with g NULL lks_graph_step just calls step, so that a
+ * program is the same there. Destroy it before the context. step: its status where it was called, LKS_ERR_STATE inside
+ * another one, LKS_ERR_DEVICE. Ranks tell each other in a short message whether all can replay. Collective (create,
+ * destroy: local). */
+typedef struct lks_graph lks_graph;
+typedef lks_status (*lks_step_fn)(void *user);
+LKS_API lks_status lks_graph_create(lks_context *ctx, lks_graph **g);
+LKS_API void lks_graph_destroy(lks_graph **g);
+LKS_API lks_status lks_graph_step(lks_graph *g, int64_t key, lks_step_fn step, void *user);
+/* How often the step was made by its calls, captured, replayed (each may be NULL); why it was not replayed when it last
+ * was not. Local. */
+LKS_API void lks_graph_counts(const lks_graph *g, int64_t *eager, int64_t *captured, int64_t *replayed);
+LKS_API const char *lks_graph_why(const lks_graph *g);
 
 /* Waits until the device has done all that was asked of it. The library itself never needs this. Local. */
 LKS_API lks_status lks_synchronize(lks_context *ctx);

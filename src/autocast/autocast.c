@@ -52,6 +52,26 @@ struct lksi_autocast *lksi_autocast_create(lks_context *ctx)
     return lksi_alloc(&ctx->base, sizeof(struct lksi_autocast));
 }
 
+void lksi_autocast_list(lks_context *ctx, lksi_moves *m)
+{
+    struct lksi_autocast *ac = ctx->autocast;
+    lksi_fact(m, ac->depth);
+    lksi_fact(m, ac->suspended);
+    lksi_fact(m, ac->table);
+    lksi_fact(m, ac->limit);
+    for (int i = 0; i < ac->depth; i++) {
+        const region *r = &ac->stack[i];
+        lksi_fact(m, r->dtype << 2 | r->enabled << 1 | r->cache);
+    }
+    for (int i = 0; i < LKSI_OP_COUNT; i++)
+        if (ac->override[i]) lksi_fact(m, i << 8 | ac->override[i]);
+    for (int i = 0; i < ac->users; i++) lksi_fact(m, ac->user[i].policy[0] << 8 | ac->user[i].policy[1]);
+    if (ac->cached) m->once = "casts are kept in a region that was begun before it (lks_autocast_begin)";
+    lksi_counter(m, &ac->casts);
+    lksi_counter(m, &ac->hits);
+    lksi_counter(m, &ac->cast_bytes);
+}
+
 static void cache_clear(lks_context *ctx)
 {
     struct lksi_autocast *ac = ctx->autocast;

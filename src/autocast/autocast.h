@@ -11,6 +11,8 @@
 
 struct lksi_autocast *lksi_autocast_create(lks_context *ctx);
 void lksi_autocast_destroy(lks_context *ctx);
+/* What steps move, and what decides on dtypes. */
+void lksi_autocast_list(lks_context *ctx, lksi_moves *m);
 
 /* The dtype that eligible inputs of `op` are cast to, LKS_DTYPE_NONE: none is. May set attr (an op that widens by
  * itself is told so instead of being fed a copy). Fails for an op that is refused inside a region. */

@@ -258,6 +258,37 @@ lks_status lksi_rank_zero(lksi_comm *c, const char *where, lks_status (*fn)(void
     return agree(c, where, mine, c->rank != 0);
 }
 
+/* --- operations of steps that are repeated ------------------------------------------------------------------------ */
+
+lksi_heads *lksi_heads_new(lksi_base *b)
+{
+    return lksi_alloc(b, sizeof(lksi_heads));
+}
+
+void lksi_heads_clear(lksi_heads *h)
+{
+    h->n = h->failed = 0;
+}
+
+int lksi_heads_failed(const lksi_heads *h) { return h->failed; }
+
+void lksi_heads_free(lksi_base *b, lksi_heads *h)
+{
+    if (!h) return;
+    lksi_free(b, h->head);
+    lksi_free(b, h);
+}
+
+lks_status lksi_comm_again(lksi_comm *c, const lksi_heads *h)
+{
+    return h->n ? lksi_nccl_again(c->self, h) : LKS_OK;
+}
+
+lks_status lksi_comm_launched(lksi_comm *c, const lksi_heads *h)
+{
+    return h->n ? lksi_nccl_launched(c->self) : LKS_OK;
+}
+
 /* --- device memory ------------------------------------------------------------------------------------------------ */
 
 static lks_status attached(lksi_comm *c, const char *what)

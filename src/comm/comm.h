@@ -46,6 +46,7 @@ struct lksi_comm {
     int64_t sequence;   /* collectives so far, for tags */
     int careful;        /* > 0: no transport starts before all ranks are known to call the same */
     int64_t step;       /* attempted step, for texts; set by optim */
+    struct lksi_heads *record; /* operations from device to device are written down here; NULL */
     void *state;        /* comm.c's own */
 };
 
@@ -81,6 +82,16 @@ lks_status lksi_rank_zero(lksi_comm *c, const char *where, lks_status (*fn)(void
  * control). */
 lks_status lksi_host_reduce_start(lksi_comm *c, const char *what, int64_t *value, int n, int op, lksi_request **rq);
 lks_status lksi_host_reduce_finish(lksi_comm *c, lksi_request **rq);
+
+/* The operations of a captured step that go from device to device (NULL: none). A replay makes them without calling:
+ * again, before the launch, tells the other ranks which they are; launched, after it, says where they end. */
+typedef struct lksi_heads lksi_heads;
+lksi_heads *lksi_heads_new(lksi_base *b);
+void lksi_heads_clear(lksi_heads *h);
+lks_status lksi_comm_again(lksi_comm *c, const lksi_heads *h);
+lks_status lksi_comm_launched(lksi_comm *c, const lksi_heads *h);
+int lksi_heads_failed(const lksi_heads *h); /* not all could be written down */
+void lksi_heads_free(lksi_base *b, lksi_heads *h);
 
 /* Finishes and frees lks_control's ring. */
 struct lks_context;

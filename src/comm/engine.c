@@ -695,6 +695,28 @@ void lksi_engine_recycle(lksi_comm *c, lksi_request *r)
     e->pool = r;
 }
 
+/* h is part of a step that may be repeated. */
+static void trace(lksi_comm *c, const lksi_head *h)
+{
+    lksi_heads *l = c->record;
+    if (!h->elsewhere) lksi_trace_once(c->dev, "ranks exchange messages in it");
+    lksi_trace_number(c->dev, h->kind << 16 | h->dtype << 8 | h->op);
+    lksi_trace_number(c->dev, h->count);
+    lksi_trace_number(c->dev, h->root);
+    if (!l || !h->elsewhere) return;
+    if (l->n == l->room) {
+        int room = 2 * l->room + 16;
+        lksi_head *head = lksi_realloc(c->base, l->head, l->room * (int64_t)sizeof *head, room * (int64_t)sizeof *head);
+        if (!head) {
+            l->failed = 1;
+            return;
+        }
+        l->head = head;
+        l->room = room;
+    }
+    l->head[l->n++] = *h;
+}
+
 static lks_status post_request(lksi_comm *c, const char *what, int kind, int op, lks_dtype dtype, int root, void *buf,
                                const void *in, int64_t count, int ready, int elsewhere, lksi_request **rq)
 {
@@ -733,6 +755,7 @@ static lks_status post_request(lksi_comm *c, const char *what, int kind, int op,
     else e->first = r;
     e->last = r;
     *rq = r;
+    if (c->dev && c->dev->trace) trace(c, h);
     if (h->inlined == 0 || ready) {
         lks_status st = head_start(c, r);
         if (st != LKS_OK) return st;

@@ -116,6 +116,9 @@ lks_status lksi_combine_check(lksi_base *b, const char *where, lks_dtype dtype, 
 extern const lksi_transport lksi_transport_self;
 extern const lksi_transport lksi_transport_mpi;
 extern const lksi_transport lksi_transport_nccl;
+struct lksi_heads { int n, room, failed; lksi_head *head; };
+lks_status lksi_nccl_again(void *self, const lksi_heads *h);
+lks_status lksi_nccl_launched(void *self);
 /* Whether all ranks can use it: c->transport and c->transport_text, why not in there. Collective. */
 lks_status lksi_nccl_choose(lksi_comm *c);
 

@@ -35,6 +35,7 @@ typedef struct nccl {
     lksi_request *late;     /* waited for, but not all heads are here */
     lksi_request now;       /* the operation that this rank waits for, for texts */
     double looked, asked, stuck; /* stuck: since when the oldest operation waits for others; 0: it does not */
+    op *again;              /* for all that a graph to be launched again holds */
     int gone;               /* the group was aborted, */
     double gone_at;         /* then */
     int giving_up;
@@ -179,6 +180,25 @@ static void reap(nccl *t, int most)
     }
 }
 
+static void append(nccl *t, op *o)
+{
+    if (t->last) t->last->next = o;
+    else t->first = o;
+    t->last = o;
+    t->count++;
+}
+
+/* Nothing of r is left to wait for but heads. */
+static void done_with(nccl *t, lksi_request *r)
+{
+    if (r->done || lksi_engine_broken(t->c)) {
+        lksi_engine_recycle(t->c, r);
+    } else {
+        r->staged_next = t->late;
+        t->late = r;
+    }
+}
+
 static op *op_new(nccl *t)
 {
     lksi_device *d = t->c->dev;
@@ -261,6 +281,7 @@ static void nccl_close(void *self)
         next = o->next;
         op_drop(t, o);
     }
+    if (t->again) op_drop(t, t->again);
     if (t->staged) lksi_transport_mpi.close(t->staged);
     lksi_free(c->base, t);
 }
@@ -374,6 +395,8 @@ static lks_status post(nccl *t, const char *what, int kind, int op_, lks_dtype d
     if (st == LKS_OK && half) st = lksi_device_alloc(d, count * (int64_t)sizeof(float), &r->rounded);
     if (st != LKS_OK) return undone(t, r, o, st);
     o->head = r->head;
+    lksi_trace_address(d, buf);
+    if (in) lksi_trace_address(d, in);
     st = d->be->event_record(d->self, o->begun, LKSI_STREAM_COMPUTE);
     if (st == LKS_OK) st = d->be->stream_wait(d->self, LKSI_STREAM_COMM, o->begun);
     /* Again, behind what the comm stream had to do before: from here on the operation waits for other ranks alone. */
@@ -381,10 +404,7 @@ static lks_status post(nccl *t, const char *what, int kind, int op_, lks_dtype d
     if (st == LKS_OK) st = go(t, kind, op_, dtype, root, in, buf, count, r->rounded);
     if (st == LKS_OK) st = d->be->event_record(d->self, o->ended, LKSI_STREAM_COMM);
     if (st != LKS_OK) return undone(t, r, o, st);
-    if (t->last) t->last->next = o;
-    else t->first = o;
-    t->last = o;
-    t->count++;
+    append(t, o);
     r->event = o->ended;
     return LKS_OK;
 }
@@ -454,13 +474,42 @@ static lks_status nccl_wait(void *self, lksi_request *r)
     if (r->rounded) lksi_device_free(d, r->rounded);
     r->rounded = NULL;
     r->event = NULL;
-    if (r->done || lksi_engine_broken(c)) {
-        lksi_engine_recycle(c, r);
-    } else {
-        r->staged_next = t->late;
-        t->late = r;
-    }
+    done_with(t, r);
     return st;
+}
+
+/* --- the operations of a graph that is launched again ------------------------------------------------------------- */
+
+lks_status lksi_nccl_again(void *self, const lksi_heads *h)
+{
+    nccl *t = self;
+    lksi_comm *c = t->c;
+    lksi_device *d = c->dev;
+    if (t->again) op_drop(t, t->again); /* that launch failed */
+    if (!(t->again = op_new(t))) return LKS_ERR_MEMORY;
+    for (int i = 0; i < h->n; i++) {
+        const lksi_head *o = &h->head[i];
+        lksi_request *r;
+        TRY(lksi_engine_announce(c, o->what, o->kind, o->op, o->dtype, o->root, o->count, &r));
+        t->now.head = r->head;
+        if (i == 0) t->again->head = r->head;
+        if (c->careful) TRY(lksi_engine_wait(c, r, 0));
+        done_with(t, r);
+    }
+    lks_status st = d->be->event_record(d->self, t->again->begun, LKSI_STREAM_COMPUTE);
+    return st == LKS_OK ? st : lksi_fail(c->base, st, t->now.head.what, "no event before the graph");
+}
+
+lks_status lksi_nccl_launched(void *self)
+{
+    nccl *t = self;
+    lksi_device *d = t->c->dev;
+    op *o = t->again;
+    lks_status st = d->be->event_record(d->self, o->ended, LKSI_STREAM_COMPUTE);
+    if (st != LKS_OK) return lksi_fail(d->base, st, t->now.head.what, "no event behind the graph");
+    t->again = NULL;
+    append(t, o);
+    return LKS_OK;
 }
 
 const lksi_transport lksi_transport_nccl = {

@@ -4,6 +4,7 @@
  */
 #include "autocast/autocast.h"
 #include "comm/comm.h"
+#include "ctx/graph.h"
 #include "ctx/plugin.h"
 #include "ops/ops.h"
 #include "tape/tape.h"
@@ -241,6 +242,7 @@ static lks_status same_everywhere(lks_context *ctx, int kind, int transport)
 
 static void undo(lks_context *ctx)
 {
+    lksi_graphs_close(ctx);
     lksi_control_close(ctx);
     if (ctx->dev) {
         lksi_later_close(ctx);
@@ -362,6 +364,8 @@ void *lks_event(lks_context *ctx)
 lks_status lks_graph_begin(lks_context *ctx)
 {
     const lksi_backend *be = ctx->dev->be;
+    if (ctx->dev->trace)
+        return lksi_fail(&ctx->base, LKS_ERR_STATE, "lks_graph_begin", "this is inside the step of lks_graph_step");
     if (!be->graph_begin)
         return lksi_fail(&ctx->base, LKS_ERR_UNSUPPORTED, "lks_graph_begin", "device %s has no graphs", be->name);
     return told(ctx, be->graph_begin(ctx->dev->self), "lks_graph_begin");
@@ -370,6 +374,8 @@ lks_status lks_graph_begin(lks_context *ctx)
 lks_status lks_graph_end(lks_context *ctx)
 {
     const lksi_backend *be = ctx->dev->be;
+    if (ctx->dev->trace)
+        return lksi_fail(&ctx->base, LKS_ERR_STATE, "lks_graph_end", "this is inside the step of lks_graph_step");
     if (!be->graph_end)
         return lksi_fail(&ctx->base, LKS_ERR_UNSUPPORTED, "lks_graph_end", "device %s has no graphs", be->name);
     return told(ctx, be->graph_end(ctx->dev->self), "lks_graph_end");
@@ -400,4 +406,10 @@ lks_status lks_random_rows(lks_context *ctx, int64_t first, int64_t rows)
     ctx->row_count = rows;
     ctx->call = 0;
     return LKS_OK;
+}
+
+void lks_random_rows_now(const lks_context *ctx, int64_t *first, int64_t *rows)
+{
+    if (first) *first = ctx->row_first;
+    if (rows) *rows = ctx->row_count;
 }

@@ -72,6 +72,7 @@ struct graph {
     cudaStream_t gate;        /* waits for what was recorded before: the launch comes after it */
     cudaEvent_t fork;
     cudaGraphExec_t exec;
+    int keeps; /* others, that may be launched again */
 };
 
 struct lksi_cuda {
@@ -681,10 +682,12 @@ static cudaError_t ready(struct graph *g, cudaGraph_t graph)
     return cudaGraphInstantiate(&g->exec, graph, 0);
 }
 
-static lks_status cuda_graph_end(void *self)
+/* kept: NULL, or where a graph goes that can be launched again. */
+static lks_status finish(lksi_cuda *c, cudaGraphExec_t *kept)
 {
-    lksi_cuda *c = self;
     struct graph *g = &c->graph;
+    cudaGraphExec_t exec = NULL;
+    if (kept) *kept = NULL;
     if (!g->on) return LKS_OK; /* a wait ended it */
     int was = lksi_cuda_enter(c);
     cudaStream_t compute = c->stream[LKSI_STREAM_COMPUTE];
@@ -698,13 +701,14 @@ static lks_status cuda_graph_end(void *self)
     cudaError_t ended = cudaStreamEndCapture(compute, &graph);
     g->on = 0;
     if (r == cudaSuccess) r = ended;
+    if (g->gated) kept = NULL; /* it waits for work from before */
     if (r == cudaSuccess && g->gated) {
         r = cudaEventRecord(g->fork, g->gate);
         if (r == cudaSuccess) r = cudaStreamWaitEvent(compute, g->fork, 0);
     }
-    if (r == cudaSuccess) r = ready(g, graph);
+    if (r == cudaSuccess) r = kept ? cudaGraphInstantiate(&exec, graph, 0) : ready(g, graph);
     for (int late = 0; late < 2; late++) {
-        if (late && r == cudaSuccess) r = cudaGraphLaunch(g->exec, compute);
+        if (late && r == cudaSuccess) r = cudaGraphLaunch(kept ? exec : g->exec, compute);
         for (int i = 0; i < g->count; i++) {
             if (!g->events[i] || late == (g->events[i]->early != 0)) continue;
             cudaError_t next = cudaEventRecord(g->events[i]->event, compute);
@@ -714,8 +718,43 @@ static lks_status cuda_graph_end(void *self)
     g->count = 0;
     if (graph) (void)cudaGraphDestroy(graph);
     lks_status code = check(c, r, "the graph of a step");
+    if (kept && code == LKS_OK) *kept = exec, g->keeps++;
+    else if (exec) (void)cudaGraphExecDestroy(exec);
     lksi_cuda_leave(c, was);
     return code;
+}
+
+static lks_status cuda_graph_end(void *self)
+{
+    return finish(self, NULL);
+}
+
+static lks_status cuda_graph_keep(void *self, void **kept)
+{
+    cudaGraphExec_t exec = NULL;
+    lks_status code = finish(self, &exec);
+    *kept = exec;
+    return code;
+}
+
+static lks_status cuda_graph_again(void *self, void *kept)
+{
+    lksi_cuda *c = self;
+    int was = lksi_cuda_enter(c);
+    /* Also after a fault: other ranks wait for the reductions of this one. */
+    cudaError_t e = cudaGraphLaunch(kept, c->stream[LKSI_STREAM_COMPUTE]);
+    lks_status found = report(c), code = e == cudaSuccess ? found : check(c, e, "the graph of a step");
+    lksi_cuda_leave(c, was);
+    return code;
+}
+
+static void cuda_graph_drop(void *self, void *kept)
+{
+    lksi_cuda *c = self;
+    int was = lksi_cuda_enter(c);
+    (void)cudaGraphExecDestroy(kept);
+    c->graph.keeps--;
+    lksi_cuda_leave(c, was);
 }
 
 static void graph_close(struct graph *g)
@@ -862,6 +901,7 @@ const char *lksi_cuda_failure(const lksi_cuda *c) { return c->failure; }
 lksi_base *lksi_cuda_base(const lksi_cuda *c) { return c->base; }
 int lksi_cuda_sms(const lksi_cuda *c) { return c->sms; }
 int lksi_cuda_sm(const lksi_cuda *c) { return c->sm; }
+int lksi_cuda_keeps(const lksi_cuda *c) { return c->graph.keeps; }
 lksi_fault lksi_cuda_fault(const lksi_cuda *c) { return c->fault; }
 void *lksi_cuda_alloc(lksi_cuda *c, int64_t bytes) { return host->alloc(c->base, bytes); }
 void lksi_cuda_free(lksi_cuda *c, void *p) { host->free(c->base, p); }
@@ -921,6 +961,9 @@ static const lksi_backend lksi_backend_cuda = {
     .event_for = cuda_event_for,
     .graph_begin = cuda_graph_begin,
     .graph_end = cuda_graph_end,
+    .graph_keep = cuda_graph_keep,
+    .graph_again = cuda_graph_again,
+    .graph_drop = cuda_graph_drop,
 };
 
 static void attach(const lksi_host *h)

@@ -38,6 +38,7 @@ lks_status lksi_cuda_product(lksi_cuda *cuda, cudaStream_t stream, const lksi_ar
 
 int lksi_cuda_sms(const lksi_cuda *cuda) { return lent->sms(cuda); }
 int lksi_cuda_sm(const lksi_cuda *cuda) { return lent->sm(cuda); }
+int lksi_cuda_keeps(const lksi_cuda *cuda) { return lent->keeps(cuda); }
 
 void **lksi_cuda_state(lksi_cuda *cuda, int slot, void (*destroy)(lksi_cuda *cuda, void *state))
 {

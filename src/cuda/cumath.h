@@ -9,7 +9,7 @@
 
 #include "cuda/inside.h"
 
-#define LKSI_CUMATH_ABI 1
+#define LKSI_CUMATH_ABI 2
 
 /* What the backend lends. The functions of cuda.h with the same names call these (cumath.c), so that rows are written
  * here as in the backend. */
@@ -23,6 +23,7 @@ typedef struct lksi_cuda_services {
                           const lksi_view *y, const lksi_view *z);
     int (*sms)(const lksi_cuda *cuda);
     int (*sm)(const lksi_cuda *cuda);
+    int (*keeps)(const lksi_cuda *cuda);
     void **(*state)(lksi_cuda *cuda, int slot, void (*destroy)(lksi_cuda *cuda, void *state));
     int (*stream_index)(const lksi_cuda *cuda, cudaStream_t stream);
     void *(*alloc)(lksi_cuda *cuda, int64_t bytes);

@@ -29,7 +29,7 @@ typedef struct entry {
     struct entry *next;
 } entry;
 
-/* retired: plans that gave way to others, which a graph that is not launched yet may still need. */
+/* retired: plans that gave way to others, which a graph that will be launched may still need. */
 typedef struct plans {
     lksi_remembered known;
     entry *retired;
@@ -105,7 +105,8 @@ static lks_status lookup(lksi_cuda *cuda, const lksi_args *a, const key *k, entr
     plans *p = *state;
     if (!p && !(*state = p = lksi_cuda_alloc(cuda, sizeof *p)))
         return lksi_cuda_why(a, LKS_ERR_MEMORY, "no host memory");
-    if (p->known.count >= LKSI_REMEMBERED / 2) end_retired(cuda, p); /* before the next ones follow them */
+    if (p->known.count >= LKSI_REMEMBERED / 2 && !lksi_cuda_keeps(cuda))
+        end_retired(cuda, p); /* before the next ones follow them */
     void **at = lksi_remembered_at(cuda, &p->known, k, sizeof *k, drop);
     if ((*out = *at)) return LKS_OK;
     entry *e = lksi_cuda_alloc(cuda, sizeof *e);

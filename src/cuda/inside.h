@@ -20,6 +20,8 @@ lksi_base *lksi_cuda_base(const lksi_cuda *cuda);
 /* Makes the device current, returns what was; puts it back. */
 int lksi_cuda_enter(const lksi_cuda *cuda);
 void lksi_cuda_leave(const lksi_cuda *cuda, int was);
+/* Graphs that may be launched again: what their kernels use of a library must stay. */
+int lksi_cuda_keeps(const lksi_cuda *cuda);
 /* Keeps the text of a failure; returns code. */
 lks_status lksi_cuda_failed(lksi_cuda *cuda, lks_status code, const char *format, ...)
     __attribute__((format(printf, 3, 4)));

@@ -15,6 +15,7 @@ static const lksi_cuda_services services = {
     .product = lksi_cuda_product,
     .sms = lksi_cuda_sms,
     .sm = lksi_cuda_sm,
+    .keeps = lksi_cuda_keeps,
     .state = lksi_cuda_state,
     .stream_index = lksi_cuda_stream_index,
     .alloc = lksi_cuda_alloc,

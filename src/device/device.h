@@ -93,6 +93,11 @@ typedef struct lksi_backend {
      * launches what there is and ends the gathering. */
     lks_status (*graph_begin)(void *self);
     lks_status (*graph_end)(void *self);
+    /* As graph_end, and keeps what can be launched again: *kept is NULL where that is not all of the step (a wait ended
+     * it, or it waited for work from before). again launches it, and reports a fault of an earlier kernel. */
+    lks_status (*graph_keep)(void *self, void **kept);
+    lks_status (*graph_again)(void *self, void *kept);
+    void (*graph_drop)(void *self, void *kept);
 } lksi_backend;
 
 /* Backends that are compiled in. */
@@ -111,6 +116,8 @@ typedef struct lksi_device {
      * is recorded, ends the wait. NULL: nobody. */
     lks_status (*idle)(void *user, double waited);
     void *idle_user;
+    struct lksi_trace *trace; /* of the step being made; NULL */
+    int64_t drops;            /* blocks freed that a traced step had used from outside */
 } lksi_device;
 
 lks_status lksi_device_open(lksi_base *b, const lksi_backend *be, const lksi_device_options *o, lksi_device **d);
@@ -134,5 +141,35 @@ lks_status lksi_device_event_wait(lksi_device *d, lksi_event *e); /* counted in 
 lks_status lksi_device_synchronize(lksi_device *d);
 /* Launches on the compute stream; a failure of the kernel is recorded with the row's name and a->why. */
 lks_status lksi_device_launch(lksi_device *d, lksi_args *a);
+
+/* --- steps that are repeated without their calls (ctx/graph.c) ---------------------------------------------------- */
+
+/* Memory of one graph: what is handed out while a trace with it is open goes back to it when freed, and to nobody else,
+ * so that a replay writes over nothing. */
+typedef struct lksi_heap lksi_heap;
+lks_status lksi_heap_new(lksi_device *d, lksi_heap **h);
+void lksi_heap_free(lksi_device *d, lksi_heap *h); /* its blocks, also those in use, are as others again */
+int lksi_heap_lost(const lksi_heap *h);            /* 1: given up because memory was short */
+
+/* What a step asks of the device, as one number: rows, shapes, numbers, what small uploads hold, addresses of what was
+ * there before the step. Two steps with the same number do the same from the same memory. */
+typedef struct lksi_trace {
+    uint64_t hash;
+    const char *once; /* why the step cannot be repeated without its calls; NULL */
+    int capturing;    /* what is asked for is gathered, not started */
+    int64_t high;     /* bytes in use at most, beyond those at the start */
+    int64_t drops;    /* at the start */
+    lksi_heap *heap;
+    struct lksi_range *outside; /* blocks in use at the start, by address */
+    int64_t ranges, used, peak;
+} lksi_trace;
+lks_status lksi_trace_begin(lksi_device *d, lksi_trace *t, lksi_heap *heap);
+void lksi_trace_end(lksi_device *d); /* frees what t holds */
+/* Without a trace these do nothing. cut: what was gathered so far is launched, the rest of the step as without a graph.
+ */
+void lksi_trace_once(lksi_device *d, const char *why);
+lks_status lksi_trace_cut(lksi_device *d, const char *why);
+void lksi_trace_number(lksi_device *d, int64_t x);
+void lksi_trace_address(lksi_device *d, const void *p);
 
 #endif

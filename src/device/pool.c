@@ -35,6 +35,8 @@ struct block {
     int64_t asked;       /* bytes that the user asked for; -1: idle */
     struct block *next;  /* in its idle list, or in the list of free records */
     struct chunk *chunk; /* NULL: taken whole */
+    struct lksi_heap *heap; /* the graph's that it belongs to; NULL */
+    int traced;          /* a traced step uses it from outside */
 };
 
 struct records {
@@ -44,6 +46,13 @@ struct records {
 
 struct slot { char *addr; struct block *block; };
 
+/* Blocks in idle here count as used in their chunks, so that a trim leaves them alone. */
+struct lksi_heap {
+    struct block *idle[CLASSES];
+    struct lksi_heap *next;
+    int lost;
+};
+
 struct lksi_pool {
     struct block *idle[CLASSES];
     struct chunk *chunks[2]; /* small, mid; the first is the one being carved */
@@ -51,6 +60,7 @@ struct lksi_pool {
     int64_t mask, filled;
     struct block *free_records;
     struct records *records;
+    struct lksi_heap *heaps, *entered;
 };
 
 /* Classes: multiples of 64 up to 1 KiB, then eight to an octave. bytes >= 1. */
@@ -135,11 +145,25 @@ static void free_record(struct lksi_pool *p, struct block *k)
     k->next = p->free_records, p->free_records = k;
 }
 
-static void push_idle(struct lksi_pool *p, struct block *k)
+static void push_idle(struct block **idle, struct block *k)
 {
     int c = class_of(k->bytes);
     k->asked = -1;
-    k->next = p->idle[c], p->idle[c] = k;
+    k->next = idle[c], idle[c] = k;
+}
+
+/* h's blocks are as all others. */
+static void give_up(struct lksi_pool *p, struct lksi_heap *h)
+{
+    memset(h->idle, 0, sizeof h->idle);
+    for (int64_t i = 0; i <= p->mask; i++) {
+        struct block *k = p->slots[i].block;
+        if (!p->slots[i].addr || k->heap != h) continue;
+        k->heap = NULL;
+        if (k->asked >= 0) continue;
+        if (k->chunk) k->chunk->blocks_used--;
+        push_idle(p->idle, k);
+    }
 }
 
 /* Memory from the backend; at first failure the idle blocks are given back. */
@@ -149,7 +173,17 @@ static void *raw(lksi_device *d, int64_t bytes)
     if (d->be->alloc(d->self, bytes, &addr) != LKS_OK || !addr) {
         lksi_device_trim(d);
         addr = NULL;
-        if (d->be->alloc(d->self, bytes, &addr) != LKS_OK || !addr) return NULL;
+        if (d->be->alloc(d->self, bytes, &addr) != LKS_OK || !addr) { /* graphs are made again, this is needed now */
+            int some = 0;
+            for (struct lksi_heap *h = d->pool->heaps; h; h = h->next) {
+                if (h->lost || h == d->pool->entered) continue;
+                give_up(d->pool, h);
+                h->lost = some = 1;
+            }
+            addr = NULL;
+            if (some) lksi_device_trim(d);
+            if (!some || d->be->alloc(d->self, bytes, &addr) != LKS_OK || !addr) return NULL;
+        }
     }
     d->held += bytes;
     return addr;
@@ -164,7 +198,7 @@ static struct block *take_whole(lksi_device *d, int64_t bytes)
         free_record(d->pool, k);
         return NULL;
     }
-    k->bytes = bytes, k->chunk = NULL;
+    k->bytes = bytes, k->chunk = NULL, k->heap = NULL, k->traced = 0;
     put(d->pool, k);
     return k;
 }
@@ -173,7 +207,7 @@ static struct block *cut(struct lksi_pool *p, struct chunk *h, int64_t bytes)
 {
     struct block *k = new_record(p);
     if (!k) return NULL;
-    k->addr = h->base + h->carved, k->bytes = bytes, k->chunk = h;
+    k->addr = h->base + h->carved, k->bytes = bytes, k->chunk = h, k->heap = NULL, k->traced = 0;
     h->carved += bytes;
     put(p, k);
     return k;
@@ -193,7 +227,7 @@ static struct block *carve(lksi_device *d, int c)
             if (class_bytes(s) > left) s--;
             struct block *k = cut(p, h, class_bytes(s));
             if (!k) return NULL;
-            push_idle(p, k);
+            push_idle(p->idle, k);
         }
         h = calloc(1, sizeof *h);
         if (!h) return NULL;
@@ -209,13 +243,13 @@ static struct block *carve(lksi_device *d, int c)
 }
 
 /* An idle block of bytes to bytes * 9/8, the closest of those looked at. */
-static struct block *find_big(struct lksi_pool *p, int64_t bytes)
+static struct block *find_big(struct block **idle, int64_t bytes)
 {
     int c = class_of(bytes);
     struct block **best = NULL;
     for (int i = c; i <= c + 1; i++) {
         int looked = 0;
-        for (struct block **k = &p->idle[i]; *k && looked < BIG_SCAN; k = &(*k)->next, looked++)
+        for (struct block **k = &idle[i]; *k && looked < BIG_SCAN; k = &(*k)->next, looked++)
             if ((*k)->bytes >= bytes && (*k)->bytes - bytes <= bytes / 8 && (!best || (*k)->bytes < (*best)->bytes)) {
                 best = k;
                 if ((*k)->bytes == bytes) goto found;
@@ -228,30 +262,35 @@ found:;
     return k;
 }
 
+/* An idle block for `want` bytes, rounded up already where they are many; NULL. */
+static struct block *reuse(struct block **idle, int64_t want)
+{
+    if (want > MID_LIMIT) return find_big(idle, want);
+    struct block **at = &idle[class_of(want)], *k = *at;
+    if (k) *at = k->next;
+    return k;
+}
+
 lks_status lksi_device_alloc(lksi_device *d, int64_t bytes, void **out)
 {
     struct lksi_pool *p = d->pool;
+    struct lksi_heap *h = p->entered;
     struct block *k = NULL;
     *out = NULL;
     int64_t want = bytes > 0 ? bytes : 1;
     if (__builtin_expect(!lksi_alloc_must_fail(d->base) && bytes >= 0 && bytes < MAX_BYTES, 1)) {
-        if (want <= MID_LIMIT) {
-            int c = class_of(want);
-            k = p->idle[c];
-            if (k) p->idle[c] = k->next;
-            else k = carve(d, c);
-        } else {
-            want = (want + BIG_STEP - 1) / BIG_STEP * BIG_STEP;
-            k = find_big(p, want);
-            if (!k) k = take_whole(d, want);
-        }
+        if (want > MID_LIMIT) want = (want + BIG_STEP - 1) / BIG_STEP * BIG_STEP;
+        if (__builtin_expect(h != NULL, 0)) k = reuse(h->idle, want);
+        if (!k) k = reuse(p->idle, want);
+        if (!k) k = want <= MID_LIMIT ? carve(d, class_of(want)) : take_whole(d, want);
     }
     if (!k)
         return lksi_fail(d->base, LKS_ERR_MEMORY, "device memory",
                          "%s cannot allocate %" PRId64 " bytes: %" PRId64 " in use (peak %" PRId64 "), %" PRId64
                          " held; use a smaller batch or model, or more devices",
                          d->be->name, bytes, d->used, d->peak, d->held);
-    if (k->chunk) k->chunk->blocks_used++;
+    if (k->chunk && !k->heap) k->chunk->blocks_used++;
+    if (__builtin_expect(h != NULL, 0)) k->heap = h;
     k->asked = bytes;
     d->used += bytes;
     if (d->used > d->peak) d->peak = d->used;
@@ -268,8 +307,72 @@ void lksi_device_free(lksi_device *d, void *addr)
         return;
     }
     d->used -= k->asked;
+    if (__builtin_expect(d->trace != NULL, 0)) lksi_trace_freed(d, addr);
+    d->drops += k->traced;
+    k->traced = 0;
+    if (k->heap) {
+        push_idle(k->heap->idle, k);
+        return;
+    }
     if (k->chunk) k->chunk->blocks_used--;
-    push_idle(d->pool, k);
+    push_idle(d->pool->idle, k);
+}
+
+/* --- memory of graphs --- */
+
+lks_status lksi_heap_new(lksi_device *d, lksi_heap **h)
+{
+    if (!(*h = lksi_alloc(d->base, sizeof **h))) return LKS_ERR_MEMORY;
+    (*h)->next = d->pool->heaps;
+    d->pool->heaps = *h;
+    return LKS_OK;
+}
+
+void lksi_heap_free(lksi_device *d, lksi_heap *h)
+{
+    if (!h) return;
+    give_up(d->pool, h);
+    for (struct lksi_heap **at = &d->pool->heaps; *at; at = &(*at)->next)
+        if (*at == h) {
+            *at = h->next;
+            break;
+        }
+    lksi_free(d->base, h);
+}
+
+int lksi_heap_lost(const lksi_heap *h) { return h->lost; }
+void lksi_pool_enter(lksi_device *d, lksi_heap *h) { d->pool->entered = h; }
+void lksi_pool_mark(lksi_range *r) { r->block->traced = 1; }
+
+static int by_address(const void *a, const void *b)
+{
+    const lksi_range *x = a, *y = b;
+    return (x->addr > y->addr) - (x->addr < y->addr);
+}
+
+lksi_range *lksi_pool_ranges(lksi_device *d, int64_t *n)
+{
+    struct lksi_pool *p = d->pool;
+    lksi_range *r = lksi_alloc(d->base, (p->filled + 1) * (int64_t)sizeof *r);
+    *n = 0;
+    for (int64_t i = 0; r && i <= p->mask; i++) {
+        struct block *k = p->slots[i].block;
+        if (p->slots[i].addr && k->asked >= 0) r[(*n)++] = (lksi_range){k->addr, k->bytes, k, 0};
+    }
+    if (r) qsort(r, (size_t)*n, sizeof *r, by_address);
+    return r;
+}
+
+int lksi_pool_inside(const lksi_device *d, const lksi_heap *h, const char *addr)
+{
+    const struct lksi_pool *p = d->pool;
+    const struct block *k = find(p, addr);
+    if (k) return k->heap == h;
+    for (int64_t i = 0; i <= p->mask; i++) {
+        k = p->slots[i].block;
+        if (p->slots[i].addr && k->heap == h && addr > k->addr && addr < k->addr + k->bytes) return 1;
+    }
+    return 0;
 }
 
 void lksi_device_trim(lksi_device *d)

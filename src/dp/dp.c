@@ -350,6 +350,27 @@ lks_status lks_dp_backward(lks_dp *dp, lks_scaler *s, lks_tensor *loss, double s
 
 /* --- life --------------------------------------------------------------------------------------------------------- */
 
+/* What steps move. */
+static void list(void *self, lksi_moves *m)
+{
+    lks_dp *dp = self;
+    int64_t nominal = 0;
+    memcpy(&nominal, &dp->nominal, sizeof nominal);
+    lksi_fact(m, nominal);
+    lksi_fact(m, dp->micro);
+    lksi_fact(m, dp->failed | dp->syncing << 1 | dp->synced << 2 | dp->finished << 3 | dp->unchecked << 4 |
+                     dp->device_weight << 5);
+    lksi_fact(m, dp->host_weight != 0);
+    lksi_fact(m, dp->layout - dp->ps->layout_version);
+    lksi_fact(m, dp->buckets);
+    lksi_counter(m, &dp->collectives);
+    for (int i = 0; i < dp->hooks; i++) {
+        const lks_tensor *t = dp->ps->e[i].t;
+        if (t->grad && dp->hook[i].stepped >= 0) lksi_stamp(m, &dp->hook[i].stepped, t->grad->st->version);
+        else lksi_fact(m, dp->hook[i].stepped >= 0);
+    }
+}
+
 static lks_status send_from_zero(lks_dp *dp)
 {
     static const char where[] = "lks_dp_create";
@@ -446,6 +467,7 @@ lks_status lks_dp_create(lks_params *ps, int64_t bucket_bytes, lks_dp **out)
         return st;
     }
     ps->reducer = &dp->reducer;
+    lksi_mover_add(ctx, &dp->mover, dp, list);
     *out = dp;
     return LKS_OK;
 }
@@ -456,6 +478,7 @@ void lks_dp_destroy(lks_dp **pdp)
     lks_dp *dp = *pdp;
     lks_context *ctx = dp->ctx;
     lksi_base *b = &ctx->base;
+    lksi_mover_remove(&dp->mover);
     /* What is on its way uses memory of ours: it has to arrive (or the communicator is broken). */
     (void)lksi_comm_wait(ctx->comm, &dp->weight_rq);
     for (int k = 0; k < dp->buckets; k++) (void)lksi_comm_wait(ctx->comm, &dp->bucket[k].rq);

@@ -56,6 +56,7 @@ struct lks_dp {
     int64_t staged_ranks; /* control: ranks whose forward staged buffers */
     int staged_here;
     int64_t collectives;
+    lksi_mover mover;
 };
 
 /* Lays the buckets out for the set's present trainable flags. Local. */

@@ -43,7 +43,7 @@ function read_headers(   i, n, lines, s, body, statement, k)
     # written by hand in lockstep.F90
     split("lks_context_create lks_context_create_f lks_shape lks_stride lks_loader_input_shape lks_none", lines, " ")
     for (i in lines) skip[lines[i]] = 1
-    split("config context tensor params module scaler optim dp loader output checkpoint custom", lines, " ")
+    split("config context tensor params module scaler optim dp loader output checkpoint custom graph", lines, " ")
     for (i in lines) handle["lks_" lines[i]] = 1
     split("bias gradient mask running_mean running_var staged_mean staged_var weight_tensor pos_weight s scaler config",
         lines, " ")

@@ -50,6 +50,9 @@ module lockstep
     type, public :: lks_checkpoint
         type(c_ptr) :: p = c_null_ptr
     end type
+    type, public :: lks_graph
+        type(c_ptr) :: p = c_null_ptr
+    end type
     type, public :: lks_custom
         type(c_ptr) :: p = c_null_ptr
     end type

@@ -8,6 +8,12 @@
 #include <stdio.h>
 #include <string.h>
 
+static void list(void *self, lksi_moves *m)
+{
+    const lks_module *module = self;
+    lksi_fact(m, module->train | module->recompute << 1);
+}
+
 void *lksi_module_new(lks_params *ps, const lksi_module_ops *ops, int64_t bytes, int children)
 {
     lks_module *m = lksi_alloc(&ps->ctx->base, bytes);
@@ -24,6 +30,7 @@ void *lksi_module_new(lks_params *ps, const lksi_module_ops *ops, int64_t bytes,
         }
         m->children = children;
     }
+    lksi_mover_add(m->ctx, &m->mover, m, list);
     return m;
 }
 
@@ -32,6 +39,7 @@ void lks_module_destroy(lks_module **pm)
     if (!pm || !*pm) return;
     lks_module *m = *pm;
     lksi_base *b = &m->ctx->base;
+    lksi_mover_remove(&m->mover);
     for (int i = 0; i < m->children; i++) lks_module_destroy(&m->child[i]);
     lksi_free(b, m->child);
     lksi_free(b, m);

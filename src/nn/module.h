@@ -23,6 +23,7 @@ struct lks_module {
     int recompute; /* its forward runs in lks_recompute */
     int children;
     lks_module **child; /* owned; entries may be NULL */
+    lksi_mover mover;
 };
 
 /* A zeroed module of `bytes` with room for `children`; NULL: out of memory, recorded. */

@@ -12,6 +12,58 @@
 
 #define NAME_BYTES 1024
 
+/* --- what steps move --- */
+
+static void list_parameter(const lks_context *ctx, lks_tensor *t, lksi_moves *m)
+{
+    lksi_fact(m, (t->grad != NULL) | (t->grad == t->grad_slot) << 1 | (t->hooks != NULL) << 2);
+    if (t->grad_slot) lksi_counter(m, &t->grad_slot->st->version);
+    if (!t->grad) return;
+    if (t->grad != t->grad_slot) lksi_counter(m, &t->grad->st->version);
+    lksi_stamp(m, &t->grad_version, t->grad->st->version);
+    if (t->grad_scale > 0) lksi_stamp(m, &t->grad_scale, ctx->scales);
+    else lksi_fact(m, t->grad_scale);
+}
+
+static void list_arena(lksi_arena *a, lksi_moves *m)
+{
+    lksi_fact_at(m, a);
+    if (!a) return;
+    lksi_fact_at(m, a->twin[0]);
+    lksi_fact_at(m, a->twin[1]);
+    for (int i = 0; i < a->slices; i++)
+        for (int w = 0; w < 2; w++) {
+            lksi_slice *s = &a->slice[i];
+            lksi_fact_at(m, s->twin[w]);
+            if (!s->twin[w]) continue;
+            lksi_counter(m, &s->twin[w]->st->version);
+            lksi_stamp(m, &s->twin_version[w], s->value->st->version);
+        }
+}
+
+static void list(void *self, lksi_moves *m)
+{
+    lks_params *ps = self;
+    lksi_fact(m, ps->n);
+    lksi_fact(m, ps->sealed | ps->buffers_dirty << 1);
+    lksi_fact(m, ps->layout_version);
+    lksi_fact_at(m, ps->reducer);
+    lksi_counter(m, &ps->window);
+    for (int i = 0; i < ps->n; i++) {
+        lksi_entry *e = &ps->e[i];
+        lksi_fact(m, e->trainable | e->want_trainable << 1 | e->t->requires_grad << 2 | e->staged_dirty << 3);
+        lksi_fact_at(m, e->t->v.data);
+        lksi_fact_at(m, e->staged);
+        lksi_counter(m, &e->t->st->version);
+        if (!e->is_buffer) list_parameter(ps->ctx, e->t, m);
+        if (!e->staged) continue;
+        lksi_counter(m, &e->staged->st->version);
+        lksi_stamp(m, &e->staged_version, e->staged->st->version);
+        lksi_stamp(m, &e->running_version, e->t->st->version);
+    }
+    for (int k = 0; k < LKSI_ARENAS; k++) list_arena(ps->arena[k], m);
+}
+
 /* --- declaration --- */
 
 lks_status lks_params_create(lks_context *ctx, lks_params **out)
@@ -21,6 +73,7 @@ lks_status lks_params_create(lks_context *ctx, lks_params **out)
     lks_params *ps = lksi_alloc(&ctx->base, sizeof *ps);
     if (!ps) return LKS_ERR_MEMORY;
     ps->ctx = ctx;
+    lksi_mover_add(ctx, &ps->mover, ps, list);
     *out = ps;
     return LKS_OK;
 }
@@ -30,6 +83,7 @@ void lks_params_destroy(lks_params **pps)
     if (!pps || !*pps) return;
     lks_params *ps = *pps;
     lksi_base *b = &ps->ctx->base;
+    lksi_mover_remove(&ps->mover);
     for (int k = 0; k < LKSI_ARENAS; k++) lksi_arena_destroy(ps->arena[k]);
     lksi_arena_destroy(ps->buffers);
     lksi_arena_destroy(ps->staged);

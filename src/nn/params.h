@@ -51,6 +51,7 @@ struct lks_params {
     int64_t window;                 /* + 1 when gradients begin anew: at zero_grad; with a reducer, at the first
                                      * backward after that or after a step */
     lksi_reducer *reducer;          /* NULL: none */
+    lksi_mover mover;
 };
 
 /* 1 if entry i has a gradient now. */

@@ -54,6 +54,7 @@ int64_t lks_item_later(lks_tensor *t)
         }
     }
     struct lksi_later *l = ctx->later;
+    lksi_trace_once(ctx->dev, "lks_item_later is called in it");
     int slot = (int)(l->next % RING);
     TRY(lks_scope_begin(ctx));
     ctx->no_grad++;

@@ -72,10 +72,12 @@ struct lks_optim {
     const lks_scaler *with; /* the scaler of that state, and its round */
     int64_t round, window;
     int64_t attempts, before; /* attempts made; those before the last load or creation cannot be asked about */
+    int64_t told;             /* the last attempt whose record was queued; later ones are in a graph being captured */
     lksi_record *ring;        /* host memory of the backend: written by queued copies */
     lksi_event *event[LKSI_STEP_RING];
     char *text;
     int64_t text_bytes;
+    lksi_mover mover;
 };
 
 /* --- views --- */
@@ -243,6 +245,41 @@ static lks_status lay_out(lks_optim *opt)
     return LKS_OK;
 }
 
+/* What steps move. */
+static void list(void *self, lksi_moves *m)
+{
+    lks_optim *opt = self;
+    lksi_fact(m, opt->groups);
+    lksi_fact(m, opt->layout - opt->ps->layout_version);
+    lksi_fact(m, opt->dirty | opt->has_valid << 1 | opt->amsgrad << 2 | opt->centered << 3 | opt->underflow << 4 |
+                     opt->swapped << 5 | opt->state << 8);
+    lksi_fact_at(m, opt->with);
+    lksi_fact_at(m, opt->dev_table);
+    lksi_fact_at(m, opt->dev_group);
+    lksi_fact(m, opt->set.entries);
+    for (int k = 0; k < LKSI_ARENAS; k++)
+        for (int i = 0; i < BLOCKS; i++) lksi_fact_at(m, opt->block[k][i]);
+    lksi_counter(m, &opt->attempts);
+    lksi_counter(m, &opt->round);
+    lksi_stamp(m, &opt->window, opt->ps->window);
+    for (int k = 0; k < LKSI_ARENAS; k++)
+        for (int i = 0; opt->ps->arena[k] && i < opt->ps->arena[k]->slices; i++)
+            lksi_stamp(m, &opt->master_version[opt->first[k] + i], opt->ps->arena[k]->slice[i].value->st->version);
+}
+
+static lks_status settings(lks_optim *opt);
+static lks_status remember(lks_optim *opt, const char *where);
+
+static lks_status before_step(void *self)
+{
+    return settings(self);
+}
+
+static lks_status after_step(void *self)
+{
+    return remember(self, "lks_graph_step");
+}
+
 lks_status lks_optim_create(lks_params *ps, int kind, lks_optim **out)
 {
     static const char where[] = "lks_optim_create";
@@ -277,6 +314,9 @@ lks_status lks_optim_create(lks_params *ps, int kind, lks_optim **out)
         .trust = 0.001,
         .decoupled = kind == LKS_ADAMW,
     };
+    lksi_mover_add(ctx, &opt->mover, opt, list);
+    opt->mover.before = before_step;
+    opt->mover.after = after_step;
     *out = opt;
     return LKS_OK;
 }
@@ -287,6 +327,7 @@ void lks_optim_destroy(lks_optim **popt)
     lks_optim *opt = *popt;
     lksi_base *b = &opt->ctx->base;
     lksi_device *d = opt->ctx->dev;
+    lksi_mover_remove(&opt->mover);
     for (int i = 0; i < LKSI_STEP_RING; i++) {
         if (!opt->event[i]) continue;
         (void)lksi_device_event_wait(d, opt->event[i]); /* the copy into the ring may be under way */
@@ -654,6 +695,15 @@ static lks_status upload(lks_optim *opt, void *to, const void *from, int64_t byt
     return LKS_OK;
 }
 
+static lks_status settings(lks_optim *opt)
+{
+    if (!opt->dirty) return LKS_OK;
+    TRY(upload(opt, opt->dev_set, &opt->set, sizeof opt->set));
+    TRY(upload(opt, opt->dev_group, opt->group, opt->groups * (int64_t)sizeof *opt->group));
+    opt->dirty = 0;
+    return LKS_OK;
+}
+
 /* Tables that changed since the last step; presence of gradients. *some: this rank has one. */
 static lks_status tables(lks_optim *opt, int *some)
 {
@@ -669,11 +719,7 @@ static lks_status tables(lks_optim *opt, int *some)
         TRY(upload(opt, opt->dev_seg, opt->seg, opt->segments * (int64_t)sizeof *opt->seg));
         opt->layout = ps->layout_version;
     }
-    if (opt->dirty) {
-        TRY(upload(opt, opt->dev_set, &opt->set, sizeof opt->set));
-        TRY(upload(opt, opt->dev_group, opt->group, opt->groups * (int64_t)sizeof *opt->group));
-        opt->dirty = 0;
-    }
+    TRY(settings(opt));
     int changed = !opt->has_valid;
     *some = 0;
     for (int i = 0; i < opt->segments; i++) {
@@ -842,16 +888,23 @@ static lks_status update(lks_optim *opt, const pass *p)
     return LKS_OK;
 }
 
-/* Queues the copy of this attempt's record and marks its place. */
+/* Queues the copy of the records of the last attempts and marks their places. A graph being captured leaves that for
+ * afterwards, since the place is another one in each step. */
 static lks_status remember(lks_optim *opt, const char *where)
 {
     lksi_device *d = opt->ctx->dev;
-    int slot = (int)(opt->attempts % LKSI_STEP_RING);
-    lks_status s = d->be->download(d->self, LKSI_STREAM_COMPUTE, &opt->ring[slot], &opt->dev_step->ring[slot],
-                                   sizeof opt->ring[slot]);
-    if (s == LKS_OK) s = d->be->event_record(d->self, opt->event[slot], LKSI_STREAM_COMPUTE);
-    return s == LKS_OK ? s : lksi_fail(d->base, s, where, "the report of attempt %lld could not be queued",
-                                       (long long)opt->attempts);
+    if (d->trace && d->trace->capturing) return LKS_OK;
+    if (opt->told < opt->attempts - LKSI_STEP_RING) opt->told = opt->attempts - LKSI_STEP_RING;
+    while (opt->told < opt->attempts) {
+        int slot = (int)(++opt->told % LKSI_STEP_RING);
+        lks_status s = d->be->download(d->self, LKSI_STREAM_COMPUTE, &opt->ring[slot], &opt->dev_step->ring[slot],
+                                       sizeof opt->ring[slot]);
+        if (s == LKS_OK) s = d->be->event_record(d->self, opt->event[slot], LKSI_STREAM_COMPUTE);
+        if (s != LKS_OK)
+            return lksi_fail(d->base, s, where, "the report of attempt %lld could not be queued",
+                             (long long)opt->told);
+    }
+    return LKS_OK;
 }
 
 /* State of the optimizer as scaler s (NULL: none) sees it. */
@@ -1082,6 +1135,11 @@ lks_status lks_optim_step_retry(lks_optim *opt, lks_scaler *s, int retries, lks_
 static lks_status record_of(lks_optim *opt, const char *where, int64_t attempt, const lksi_record **r)
 {
     lksi_device *d = opt->ctx->dev;
+    lksi_trace_once(d, "the report of a step is asked for in it");
+    if (opt->told < opt->attempts) {
+        TRY(lksi_trace_cut(d, NULL));
+        TRY(remember(opt, where));
+    }
     int64_t oldest = opt->attempts - LKSI_STEP_RING + 1;
     if (oldest <= opt->before) oldest = opt->before + 1;
     if (attempt < oldest || attempt > opt->attempts)
@@ -1326,7 +1384,7 @@ lks_status lksi_optim_write(lks_optim *opt, const lksi_optim_saved *saved)
     }
     if (s == LKS_OK) s = lksi_device_write(ctx->dev, opt->dev_step, st, sizeof *st);
     if (s == LKS_OK) {
-        opt->attempts = opt->before = saved->attempts;
+        opt->attempts = opt->before = opt->told = saved->attempts;
         opt->state = READY;
         opt->with = NULL;
         masters_agree(opt);

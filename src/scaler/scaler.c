@@ -28,7 +28,21 @@ struct lks_scaler {
     int scaled;   /* a loss was scaled in this round */
     int64_t number;    /* of the present scale in the context: a new one whenever it may have changed */
     int64_t window, at; /* of lks_scaler_update_n: its length, iterations in it so far (0: none is open) */
+    lksi_mover mover;
 };
+
+/* What steps move. */
+static void list(void *self, lksi_moves *m)
+{
+    lks_scaler *s = self;
+    lksi_fact(m, s->enabled | s->recorded << 1 | s->scaled << 2 | (s->set.fixed != 0) << 3);
+    lksi_fact_at(m, s->dev);
+    lksi_fact(m, s->at);
+    lksi_fact(m, s->window);
+    lksi_counter(m, &s->round);
+    lksi_stamp(m, &s->number, s->ctx->scales);
+    if (s->scale) lksi_counter(m, &s->scale->st->version);
+}
 
 /* The settings as they lie in the struct, from `growth` on. */
 #define SETTINGS offsetof(lksi_scaler_state, growth)
@@ -63,6 +77,7 @@ lks_status lks_scaler_create(lks_context *ctx, int enabled, lks_scaler **out)
     lks_scaler *s = lksi_alloc(&ctx->base, sizeof *s);
     if (!s) return LKS_ERR_MEMORY;
     s->ctx = ctx;
+    lksi_mover_add(ctx, &s->mover, s, list);
     s->number = ++ctx->scales;
     s->enabled = enabled != 0;
     s->round = (int64_t)(lksi_now() * 1e9); /* no other scaler's, should it take the place of one in memory */
@@ -92,6 +107,7 @@ void lks_scaler_destroy(lks_scaler **ps)
 {
     if (!ps || !*ps) return;
     lks_scaler *s = *ps;
+    lksi_mover_remove(&s->mover);
     if (s->scale) { /* a graph may still hold the tensor, but not use it */
         s->scale->st->version++;
         lks_release(s->scale);

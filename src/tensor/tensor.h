@@ -54,7 +54,44 @@ struct lks_context {
     int owns_mpi;
     struct lksi_control *control; /* room comm: lks_control's ring */
     struct lksi_later *later;     /* room ops: values on their way to the host */
+    struct lksi_mover *movers;
+    struct lks_graph *graphs;     /* room ctx */
 };
+
+/* --- what steps move on the host ---
+ *
+ * A replay (ctx/graph.c) launches a step without making its calls, and moves on the host what they would have moved. So
+ * each object that steps change lists its numbers, in an order that hangs on its facts alone:
+ * a fact decides what the calls do, and is the same before and after each step (a gradient is there, a copy is of the
+ * present version: the difference of two counters); a counter grows by the same number in each step; a place is where
+ * the program puts it before each step (the call number of random numbers), and is the same before each. Steps repeat
+ * if facts and places are those of the step that was captured. */
+enum { LKSI_LOOK, LKSI_COMPARE, LKSI_MOVE };
+typedef struct lksi_moves {
+    lksi_base *base;
+    int what;
+    uint64_t facts, places;
+    int64_t *value; /* look: the numbers, filled in; move: what is added */
+    int64_t n, room;
+    int failed;       /* no host memory */
+    const char *once; /* why no step can be repeated now; NULL */
+} lksi_moves;
+void lksi_fact(lksi_moves *m, int64_t fact);
+void lksi_fact_at(lksi_moves *m, const void *p);
+void lksi_counter(lksi_moves *m, int64_t *counter);
+void lksi_stamp(lksi_moves *m, int64_t *stamp, int64_t of); /* a counter, and how far it is behind another one */
+void lksi_place(lksi_moves *m, int64_t *place);
+typedef struct lksi_mover {
+    struct lksi_mover *next, **at;
+    void *self;
+    void (*list)(void *self, lksi_moves *m);
+    /* May be NULL. before: what the device lacks is sent now, not in the step. after: the step is launched, captured or
+     * replayed, and its numbers are moved; what was left for then. */
+    lks_status (*before)(void *self);
+    lks_status (*after)(void *self);
+} lksi_mover;
+void lksi_mover_add(lks_context *ctx, lksi_mover *m, void *self, void (*list)(void *self, lksi_moves *m));
+void lksi_mover_remove(lksi_mover *m); /* one that was not added is fine */
 
 /* Something shared whose last share destroys it; graph nodes begin with one, so that a tensor can drop its node. */
 typedef struct lksi_owned {

@@ -13,19 +13,30 @@
 
 #define LAG 2
 #define PENDING 8
+#define MICROS 64
 
 /* A step whose outcome is not known yet. */
 typedef struct pending {
     int64_t step, attempt, samples;
-    int64_t ticket[64]; /* loss sums of its micro-batches here; 0: none */
+    int64_t ticket[MICROS]; /* loss sums of its micro-batches here; 0: none */
     int tickets;
     double weight, begun, ended;
     int wanted, valid; /* to be logged; valid_loss known */
     double valid_loss, valid_score;
 } pending;
 
+/* A micro-batch of a step that is launched as a graph: always in the same tensors. */
+typedef struct staged {
+    lks_tensor *in, *target, *loss; /* shares; loss: where each step leaves it */
+    lks_tensor *use[2];             /* what this step reads: in and target, or the loader's */
+    int64_t first, rows;
+} staged;
+
 typedef struct training {
     job j;
+    lks_graph *graph; /* NULL: eager */
+    staged part[MICROS];
+    lks_status stepped; /* how the optimizer's step of the graph's calls ended */
     int64_t step, position, attempts0, steps, batch, accumulate, eval_every, log_every, checkpoint_every;
     pending queue[PENDING];
     int64_t head, tail; /* queue[head % PENDING] is the oldest */
@@ -316,50 +327,163 @@ static int settle_all(training *t)
 
 /* --- one step --- */
 
-static lks_status one_step(training *t, pending *p)
+static double weight_of(const job *j, int64_t rows)
+{
+    return (double)rows * (double)(j->task == LM ? j->seq_len : 1);
+}
+
+static lks_status load(training *t, int64_t m, lks_tensor **in, lks_tensor **target, int64_t *rows, int64_t *total)
+{
+    int64_t all = 0;
+    *in = *target = LKS_NONE;
+    *rows = 0;
+    lks_status s = lks_loader_train(t->j.loader, t->position, t->batch, (int)m, (int)t->accumulate, in, target, rows,
+                                    &all);
+    if (s == LKS_OK) *total = all;
+    return s;
+}
+
+static void later(training *t, pending *p, lks_tensor *loss)
+{
+    p->ticket[p->tickets] = lks_item_later(loss);
+    if (p->ticket[p->tickets] < 0) t->failed = 1;
+    else p->tickets++;
+}
+
+/* Also after a failure: the others wait for this rank's part of the reductions. */
+static void backward(training *t, int64_t m, lks_tensor *loss, int64_t rows)
 {
     job *j = &t->j;
-    lks_context *ctx = j->ctx;
-    lks_status s = lks_scope_begin(ctx);
-    if (s != LKS_OK) return s;
-    lks_params_zero_grad(j->ps);
-    int64_t total = 0;
-    int graph = opt_whole(j->o, graph) != 0 && t->tail > 2; /* the first steps set libraries up */
-    for (int64_t m = 0; m < t->accumulate; m++) {
-        lks_tensor *in = LKS_NONE, *target = LKS_NONE, *loss = LKS_NONE;
-        int64_t rows = 0, all = 0;
-        lks_status here = m && graph ? lks_graph_end(ctx) : LKS_OK;
-        if (here == LKS_OK)
-            here = lks_loader_train(j->loader, t->position, t->batch, (int)m, (int)t->accumulate, &in, &target, &rows,
-                                    &all);
-        if (here == LKS_OK) total = all;
-        if (graph && lks_graph_begin(ctx) != LKS_OK) here = lks_error_code(ctx); /* data are there */
-        double weight = (double)rows * (double)(j->task == LM ? j->seq_len : 1);
-        if (here == LKS_OK && rows) {
-            loss = job_loss(j, in, target, NULL);
-            if (loss) p->ticket[p->tickets] = lks_item_later(loss);
-            if (!loss || p->ticket[p->tickets] < 0) here = lks_error_code(ctx);
-            else p->tickets++;
-            p->weight += weight;
-        }
-        if (here != LKS_OK) t->failed = 1;
-        /* Also after a failure: the others wait for this rank's part of the reductions. */
-        lks_status b =
-            lks_dp_backward(j->dp, j->scaler, loss, t->failed ? 0 : weight, LKS_NONE, m == t->accumulate - 1);
-        if (b != LKS_OK) t->failed = 1;
-    }
-    s = lks_optim_step(j->opt, j->scaler);
+    lks_status s = lks_dp_backward(j->dp, j->scaler, loss, t->failed ? 0 : weight_of(j, rows), LKS_NONE,
+                                   m == t->accumulate - 1);
+    if (s != LKS_OK) t->failed = 1;
+}
+
+static lks_status update(training *t)
+{
+    job *j = &t->j;
+    lks_status s = lks_optim_step(j->opt, j->scaler);
     if (s == LKS_ERR_NO_GRADIENTS) { /* no samples fell to this rank */
-        if (!t->failed) lks_error_clear(ctx);
+        if (!t->failed) lks_error_clear(j->ctx);
         s = LKS_OK;
     }
-    if (s == LKS_OK && j->scaler) s = lks_scaler_update(j->scaler);
-    if (graph) {
-        lks_status end = lks_graph_end(ctx);
-        if (s == LKS_OK) s = end;
+    return s == LKS_OK && j->scaler ? lks_scaler_update(j->scaler) : s;
+}
+
+static lks_status eager(training *t, pending *p, int64_t *total)
+{
+    job *j = &t->j;
+    lks_params_zero_grad(j->ps);
+    for (int64_t m = 0; m < t->accumulate; m++) {
+        lks_tensor *in, *target, *loss = LKS_NONE;
+        int64_t rows;
+        lks_status here = load(t, m, &in, &target, &rows, total);
+        if (here != LKS_OK) t->failed = 1;
+        if (here == LKS_OK && rows) {
+            loss = job_loss(j, in, target, NULL);
+            if (loss) later(t, p, loss);
+            else t->failed = 1;
+            p->weight += weight_of(j, rows);
+        }
+        backward(t, m, loss, rows);
     }
+    return update(t);
+}
+
+/* --- one step as a graph --- */
+
+/* The same tensor each time, as long as shapes stay; a share of it. */
+static lks_status put(lks_tensor **place, lks_tensor *t)
+{
+    int same = *place && t != LKS_NONE && lks_dtype_of(*place) == lks_dtype_of(t) && lks_ndim(*place) == lks_ndim(t);
+    for (int d = 0; same && d < lks_ndim(t); d++) same = lks_dim(*place, d) == lks_dim(t, d);
+    if (same) return lks_copy_(*place, t);
+    if (*place && *place != LKS_NONE) lks_release(*place);
+    *place = t == LKS_NONE ? t : lks_keep(t);
+    return LKS_OK;
+}
+
+/* Micro-batches of the step. fixed: they go to the graph's tensors; else they are used as they come. */
+static lks_status stage(training *t, int fixed, int64_t *total)
+{
+    for (int64_t m = 0; m < t->accumulate; m++) {
+        staged *s = &t->part[m];
+        lks_status st = load(t, m, &s->use[0], &s->use[1], &s->rows, total);
+        lks_random_rows_now(t->j.ctx, &s->first, NULL);
+        if (st == LKS_OK && fixed && s->rows) {
+            st = put(&s->in, s->use[0]);
+            if (st == LKS_OK) st = put(&s->target, s->use[1]);
+            s->use[0] = s->in;
+            s->use[1] = s->target;
+        }
+        if (st == LKS_OK) continue;
+        for (; m < t->accumulate; m++) t->part[m].rows = 0;
+        return st;
+    }
+    return LKS_OK;
+}
+
+static lks_status calls(void *user)
+{
+    training *t = user;
+    job *j = &t->j;
+    lks_status s = lks_scope_begin(j->ctx);
+    if (s != LKS_OK) return s;
+    lks_params_zero_grad(j->ps);
+    for (int64_t m = 0; m < t->accumulate; m++) {
+        staged *part = &t->part[m];
+        lks_tensor *loss = LKS_NONE;
+        lks_random_rows(j->ctx, part->first, part->rows);
+        if (part->rows && !t->failed) {
+            loss = job_loss(j, part->use[0], part->use[1], NULL);
+            lks_release(part->loss);
+            part->loss = loss ? lks_keep(lks_detach(loss)) : NULL;
+            if (!part->loss) t->failed = 1;
+        }
+        backward(t, m, loss, part->rows);
+    }
+    t->stepped = update(t);
+    lks_scope_end(j->ctx);
+    return t->failed && t->stepped == LKS_OK ? lks_error_code(j->ctx) : t->stepped;
+}
+
+static lks_status as_graph(training *t, pending *p, int64_t *total)
+{
+    job *j = &t->j;
+    int64_t n = lks_loader_train_count(j->loader), full = t->batch < n ? t->batch : n;
+    int fixed = n - t->position % n >= full; /* the last batch of an epoch may be smaller */
+    if (stage(t, fixed, total) != LKS_OK) t->failed = 1;
+    t->stepped = LKS_OK;
+    lks_status s = fixed ? lks_graph_step(t->graph, full, calls, t) : calls(t);
+    if (s != LKS_OK && (t->failed || t->stepped != LKS_OK)) s = t->stepped;
+    for (int64_t m = 0; m < t->accumulate && !t->failed && s == LKS_OK; m++) {
+        if (!t->part[m].rows) continue;
+        later(t, p, t->part[m].loss);
+        p->weight += weight_of(j, t->part[m].rows);
+    }
+    return s;
+}
+
+static void end_graph(training *t)
+{
+    lks_graph_destroy(&t->graph);
+    for (int m = 0; m < MICROS; m++) {
+        staged *s = &t->part[m];
+        lks_release(s->in);
+        lks_release(s->target);
+        lks_release(s->loss);
+    }
+}
+
+static lks_status one_step(training *t, pending *p)
+{
+    lks_context *ctx = t->j.ctx;
+    lks_status s = lks_scope_begin(ctx);
+    if (s != LKS_OK) return s;
+    int64_t total = 0;
+    s = t->graph ? as_graph(t, p, &total) : eager(t, p, &total);
     t->position += total;
-    p->attempt = lks_optim_attempts(j->opt);
+    p->attempt = lks_optim_attempts(t->j.opt);
     lks_scope_end(ctx);
     return s;
 }
@@ -396,6 +520,7 @@ static int loop(training *t)
     int64_t samples_before = t->position;
     t->started = t->window_begun = now();
     t->attempts0 = lks_optim_attempts(j->opt);
+    if (opt_whole(j->o, graph) && lks_graph_create(j->ctx, &t->graph) != LKS_OK) return job_fail(j, "training");
     while (t->step < t->steps && !t->stop) {
         int64_t all = 0;
         if (t->tail - t->head >= LAG && (code = settle_oldest(t))) return code;
@@ -514,6 +639,7 @@ int cmd_train(int argc, const char **argv)
             if (!code && resumed) code = validate_late(&t);
             if (!code) code = loop(&t);
             code = finish(&t, code);
+            end_graph(&t);
         }
     }
     int left = !code && stopped(&t);
