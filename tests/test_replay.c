@@ -234,7 +234,8 @@ static void alike(const course *p, int captured, const char *why)
 static void plans(void)
 {
     static const course f32 = {"float32", LKS_DTYPE_NONE, LKS_ADAMW, .steps = 10, .lr_at = 5, .evaluate = 3},
-                      bf16 = {"bfloat16", LKS_BF16, LKS_SGD, .steps = 8, .evaluate = 2, .ema = 1, .save = 4},
+                      bf16 = {"bfloat16", LKS_BF16, LKS_SGD, .steps = 7, .evaluate = 3},
+                      ema = {"averages, swapped once", LKS_BF16, LKS_ADAMW, .steps = 9, .ema = 1, .save = 20},
                       f16 = {"float16 with overflows", LKS_F16, LKS_ADAMW, .steps = 20, .overflow = 1, .evaluate = 6,
                              .save = 5},
                       lamb = {"lamb", LKS_DTYPE_NONE, LKS_LAMB, .steps = 6},
@@ -250,6 +251,7 @@ static void plans(void)
     alike(&f16, 1, "");
     if (ranks > 1) return;
     alike(&bf16, 1, "");
+    alike(&ema, 3, "");
     alike(&lamb, 1, "");
     alike(&freeze, 7, "");
     alike(&moved, 2, "");
