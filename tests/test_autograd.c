@@ -703,6 +703,12 @@ static lks_tensor *slope(void *user, lks_tensor *const *in, int n)
     return lks_gradients(y, LKS_NONE, n, in, 0, 1, g) == LKS_OK ? g[0] : NULL;
 }
 
+static lks_tensor *root(void *user, lks_tensor *const *in, int n)
+{
+    (void)user, (void)n;
+    return lks_sqrt(in[0]);
+}
+
 static void test_gradcheck(void)
 {
     double v[2] = {1, 2}, w[2] = {3, -1}, back[2], worst = -1;
@@ -724,6 +730,10 @@ static void test_gradcheck(void)
     ok(fine(lks_gradcheck(ctx, slope, NULL, 1, in, 1e-5, 1e-8, &worst)) && worst < 1e-8 && !lks_grad_enabled(ctx),
        "also where nothing is recorded around it");
     lks_no_grad_end(ctx);
+    lks_tensor *edge = lks_from_host(ctx, LKS_F64, SHAPE(2), (double[]){0, 4});
+    ok(fails(lks_gradcheck(ctx, root, NULL, 1, &edge, 1e-6, 1e-6, &worst), LKS_ERR_MISMATCH, "element 0", "nan") &&
+           isnan(worst),
+       "a NaN is not forgotten for the good elements behind it");
     in[1] = CONST(1);
     ok(fails(lks_gradcheck(ctx, half_right, &wrong, 2, in, 1e-6, 1e-8, &worst), LKS_ERR_DTYPE, "input 1", "float32"),
        "float32 is too coarse");

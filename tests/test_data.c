@@ -3,11 +3,13 @@
  * test_data.c - loaders: order, shares, windows, arrays, reading ahead, bad files. One process; data.test runs the same
  * program on several ranks ("ranks"), where every sample must be seen once over all of them.
  */
+#define _GNU_SOURCE
 #include "comm/comm.h"
 #include "data/order.h"
 #include "errors.h"
 #include "tap.h"
 #include <fcntl.h>
+#include <fenv.h>
 #include <hdf5.h>
 #include <lockstep.h>
 #include <sys/stat.h>
@@ -366,6 +368,63 @@ static void arrays(void)
     lks_loader_destroy(&l);
 }
 
+#if defined __x86_64__
+/* A batch of bytes / 255 and its statistics; numbers beyond float32; a NaN: 1 if all went as it should. */
+static int delivered(const char *bytes, const char *wild, float *batch, double *moments)
+{
+    lks_loader *l = NULL;
+    lks_tensor *x, *y;
+    int64_t rows, total;
+    int good = lks_loader_hdf5(ctx, 1, &bytes, "set/images", "set/labels", 0.1, &l) == LKS_OK &&
+               lks_loader_train(l, 0, 40, 0, 1, &x, &y, &rows, &total) == LKS_OK && rows == 40 &&
+               lks_to_host(x, batch, 40 * 24) == LKS_OK && lks_loader_statistics(l, 0, 4, moments) == LKS_OK;
+    lks_loader_destroy(&l);
+    good = good && lks_loader_hdf5(ctx, 1, &wild, "x[:2]", NULL, 0, &l) == LKS_OK &&
+           lks_loader_train(l, 0, 2, 0, 1, &x, &y, &rows, &total) == LKS_OK && rows == 2;
+    lks_loader_destroy(&l);
+    good = good && lks_loader_hdf5(ctx, 1, &wild, "x", NULL, 0, &l) == LKS_OK &&
+           lks_loader_statistics(l, 0, 2, moments + 4) < 0;
+    lks_loader_destroy(&l);
+    return good;
+}
+#endif
+
+static void environment(void)
+{
+#if defined __x86_64__
+    static float batch[2][240];
+    double moments[2][6];
+    if (emulated()) {
+        skip(2, "valgrind has no traps");
+        return;
+    }
+    const char *bytes = write_arrays("bytes.h5", 53, H5T_STD_U8LE, H5T_STD_U8LE, 1), *wild = path_of("wild.h5");
+    const double v[3] = {1e300, -1e-310, NAN};
+    hid_t file = H5Fcreate(wild, H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
+    hid_t s = H5Screate_simple(1, (hsize_t[]){3}, NULL);
+    hid_t x = H5Dcreate2(file, "x", H5T_NATIVE_DOUBLE, s, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
+    H5Dwrite(x, H5T_NATIVE_DOUBLE, H5S_ALL, H5S_ALL, H5P_DEFAULT, v);
+    H5Dclose(x), H5Sclose(s), H5Fclose(file);
+    lks_scope_begin(ctx);
+    int plain = delivered(bytes, wild, batch[0], moments[0]);
+    int named = strstr(lks_error(ctx), "infinity") || strstr(lks_error(ctx), "NaN");
+    lks_error_clear(ctx);
+    feclearexcept(FE_ALL_EXCEPT);
+    fesetround(FE_TOWARDZERO);
+    feenableexcept(FE_DIVBYZERO | FE_INVALID | FE_OVERFLOW);
+    int guest = delivered(bytes, wild, batch[1], moments[1]);
+    fedisableexcept(FE_ALL_EXCEPT);
+    fesetround(FE_TONEAREST);
+    lks_error_clear(ctx);
+    lks_scope_end(ctx);
+    ok(plain && named && guest, "B142: NaN and numbers beyond float32 in files raise no trap");
+    ok(!memcmp(batch[0], batch[1], sizeof batch[0]) && !memcmp(moments[0], moments[1], 4 * sizeof(double)),
+       "B142: the program's rounding changes neither batches nor statistics");
+#else
+    skip(2, "written for x86-64");
+#endif
+}
+
 static void bad_arrays(void)
 {
     lks_loader *l = NULL;
@@ -717,6 +776,7 @@ int main(int argc, char **argv)
         text();
         bad_text();
         arrays();
+        environment();
         bad_arrays();
         ahead();
         many_files();

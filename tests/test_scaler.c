@@ -560,6 +560,14 @@ static void state(void)
     /* B16 */
     lks_scaler *off;
     lks_scaler_create(ctx, 0, &off);
+    lks_scaler *free = NULL, *like = NULL;
+    ok(good(ctx, lks_scaler_create(ctx, 1, &free)) && good(ctx, lks_scaler_create(ctx, 1, &like)) &&
+           good(ctx, lks_scaler_set_bounds(free, 0x1p-126, INFINITY)) &&
+           good(ctx, lks_scaler_save_text(free, text, sizeof text)) &&
+           good(ctx, lks_scaler_load_text(like, text, LKS_STATE_ADOPT)) && isinf(lks_scaler_ceiling(like)),
+       "a ceiling that was lifted for good is kept: %s", text);
+    lks_scaler_destroy(&free);
+    lks_scaler_destroy(&like);
     ok(good(ctx, lks_scaler_save_text(off, text, sizeof text)), "B16 a disabled scaler saves");
     lks_scaler_create(ctx, 1, &s);
     ok(fails(ctx, lks_scaler_load_text(s, text, LKS_STATE_ADOPT), LKS_ERR_MISMATCH, "no scaler state", NULL) &&

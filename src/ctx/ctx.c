@@ -3,6 +3,7 @@
  * ctx.c - making and ending a context; the only file that names every backend.
  */
 #include "autocast/autocast.h"
+#include "base/guard.h"
 #include "comm/comm.h"
 #include "ctx/graph.h"
 #include "ctx/plugin.h"
@@ -78,6 +79,7 @@ lks_status lks_config_set_seed(lks_config *c, int64_t seed)
 
 lks_status lks_config_set_deadline(lks_config *c, double seconds)
 {
+    LKSI_GUARD;
     if (!(seconds > 0 && seconds < 1e9)) return refuse(c, "lks_config_set_deadline: seconds must be above 0");
     c->deadline = seconds;
     return LKS_OK;

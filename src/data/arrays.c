@@ -6,6 +6,7 @@
  * float32, integers as int64, but uint8 inputs as float32 / 255; wide loaders: wide numbers as float64.
  */
 #include "data/loader.h"
+#include "base/guard.h"
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -438,6 +439,7 @@ lks_status lks_loader_set_wide(lks_loader *l, int on)
 lks_status lks_loader_hdf5(lks_context *ctx, int n, const char *const *paths, const char *inputs, const char *targets,
                            double valid_fraction, lks_loader **out)
 {
+    LKSI_GUARD;
     if (!ctx || !out) return LKS_ERR_ARGUMENT;
     *out = NULL;
     lks_loader *l = lksi_alloc(&ctx->base, sizeof *l);

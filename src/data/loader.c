@@ -10,6 +10,7 @@
  * more ranks than rows the last ranks have none.
  */
 #include "data/loader.h"
+#include "base/guard.h"
 #include <string.h>
 
 #define LEAVE_OUT (-1) /* the epoch number whose order chooses the validation samples of arrays */
@@ -108,6 +109,7 @@ int64_t lks_loader_index(const lks_loader *l, int64_t epoch, int64_t k)
 
 int64_t lks_loader_classes(lks_loader *l)
 {
+    LKSI_GUARD;
     if (!l) return LKS_ERR_ARGUMENT;
     lks_status status = LKS_OK;
     int64_t n = l->source.classes(l, &status);
@@ -221,6 +223,7 @@ static lks_status deliver(lks_loader *l, const char *where, lksi_job *job, lks_t
 lks_status lks_loader_train(lks_loader *l, int64_t at, int64_t batch, int micro, int micros, lks_tensor **input,
                             lks_tensor **target, int64_t *rows, int64_t *total)
 {
+    LKSI_GUARD;
     static const char where[] = "lks_loader_train";
     if (!l || !input || !target || !rows || !total) return LKS_ERR_ARGUMENT;
     lks_context *ctx = l->ctx;
@@ -266,6 +269,7 @@ lks_status lks_loader_train(lks_loader *l, int64_t at, int64_t batch, int micro,
 lks_status lks_loader_valid(lks_loader *l, int64_t first, int64_t batch, lks_tensor **input, lks_tensor **target,
                             int64_t *rows)
 {
+    LKSI_GUARD;
     static const char where[] = "lks_loader_valid";
     if (!l || !input || !target || !rows) return LKS_ERR_ARGUMENT;
     *input = *target = LKS_NONE;
@@ -287,6 +291,7 @@ lks_status lks_loader_valid(lks_loader *l, int64_t first, int64_t batch, lks_ten
 lks_status lks_loader_rows(lks_loader *l, int64_t first, int64_t batch, lks_tensor **input, lks_tensor **target,
                            int64_t *rows, int64_t *begin)
 {
+    LKSI_GUARD;
     static const char where[] = "lks_loader_rows";
     if (!l || !input || !target || !rows || !begin) return LKS_ERR_ARGUMENT;
     *input = *target = LKS_NONE;

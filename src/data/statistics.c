@@ -6,6 +6,7 @@
  * gives the same bits.
  */
 #include "data/loader.h"
+#include "base/guard.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -115,6 +116,7 @@ static lks_status share(survey *s, int64_t blocks, double *part, double *count)
 
 lks_status lks_loader_statistics(lks_loader *l, int column, int n, double *moments)
 {
+    LKSI_GUARD;
     static const char where[] = "lks_loader_statistics";
     if (!l || !moments) return LKS_ERR_ARGUMENT;
     lks_context *ctx = l->ctx;

@@ -5,6 +5,7 @@
  * its input is the first T, its target the last T. Windows cross neither parts nor files. No tokens here but bytes.
  */
 #include "data/loader.h"
+#include "base/guard.h"
 #include <string.h>
 
 typedef struct text_file {
@@ -130,6 +131,7 @@ static lks_status text_open(lks_loader *l, int n, const char *const *paths, int6
 lks_status lks_loader_text(lks_context *ctx, int n, const char *const *paths, int64_t seq_len, double valid_fraction,
                            lks_loader **out)
 {
+    LKSI_GUARD;
     if (!ctx || !out) return LKS_ERR_ARGUMENT;
     *out = NULL;
     lks_loader *l = lksi_alloc(&ctx->base, sizeof *l);

@@ -7,6 +7,7 @@
  * ...; then, in finish, staged buffers if any rank has some. A rank that failed posts them all, too, and says so in the
  * optimizer's flag.
  */
+#include "base/guard.h"
 #include "dispatch/dispatch.h"
 #include "dp/inside.h"
 #include "grad/grad.h"
@@ -498,6 +499,7 @@ void lks_dp_destroy(lks_dp **pdp)
 
 lks_status lks_dp_set_nominal(lks_dp *dp, double value)
 {
+    LKSI_GUARD;
     if (!dp) return LKS_ERR_ARGUMENT;
     if (!(value > 0 && value <= 0x1p1000))
         return lksi_fail(&dp->ctx->base, LKS_ERR_ARGUMENT, "lks_dp_set_nominal", "weight is %g; it must be > 0", value);

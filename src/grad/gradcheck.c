@@ -4,6 +4,7 @@
  * so that no op under test (mul, sum) is needed to make a scalar: the weights are the gradient given to backward.
  */
 #include "grad/grad.h"
+#include "base/guard.h"
 
 #include <math.h>
 
@@ -67,6 +68,7 @@ static lks_status analytic(lks_context *ctx, lks_gradcheck_fn f, void *user, int
 lks_status lks_gradcheck(lks_context *ctx, lks_gradcheck_fn f, void *user, int n, lks_tensor *const *inputs,
                          double eps, double tolerance, double *worst)
 {
+    LKSI_GUARD;
     if (worst) *worst = 0;
     if (!f || n < 0 || lksi_any_null(n, inputs)) return LKS_ERR_ARGUMENT;
     for (int i = 0; i < n; i++) {
@@ -104,7 +106,7 @@ lks_status lks_gradcheck(lks_context *ctx, lks_gradcheck_fn f, void *user, int n
             if (s != LKS_OK) break;
             s = lks_set_from_host(inputs[i], host[i], bytes);
             double numeric = (up - down) / (2 * eps), error = fabs(grads[i][k] - numeric) / (1 + fabs(numeric));
-            if (!(error <= bad)) {
+            if (!(error <= bad) && bad == bad) { /* NaN is worst */
                 bad = error;
                 bad_input = i;
                 bad_element = k;

@@ -3,6 +3,7 @@
  * init.c - initialisers: in place, not recorded, the same numbers on every rank.
  */
 #include "nn/module.h"
+#include "base/guard.h"
 
 #include <lockstep/ops.h>
 #include <math.h>
@@ -30,12 +31,14 @@ static lks_status fan(lks_tensor *w, const char *where, int64_t fan)
 
 lks_status lks_init_kaiming_uniform(lks_tensor *w, int64_t fan_in)
 {
+    LKSI_GUARD;
     TRY(fan(w, "lks_init_kaiming_uniform", fan_in));
     return fill(w, 0, 1 / sqrt((double)fan_in));
 }
 
 lks_status lks_init_normal(lks_tensor *w, double std)
 {
+    LKSI_GUARD;
     TRY(fan(w, "lks_init_normal", 1));
     if (!(std >= 0)) return lksi_fail(&w->ctx->base, LKS_ERR_ARGUMENT, "lks_init_normal", "a deviation of %g", std);
     return fill(w, 1, std);
@@ -43,6 +46,7 @@ lks_status lks_init_normal(lks_tensor *w, double std)
 
 lks_status lks_init_xavier_uniform(lks_tensor *w, int64_t fan_in, int64_t fan_out)
 {
+    LKSI_GUARD;
     TRY(fan(w, "lks_init_xavier_uniform", fan_in));
     TRY(fan(w, "lks_init_xavier_uniform", fan_out));
     return fill(w, 0, sqrt(6 / ((double)fan_in + (double)fan_out)));
@@ -50,6 +54,7 @@ lks_status lks_init_xavier_uniform(lks_tensor *w, int64_t fan_in, int64_t fan_ou
 
 lks_status lks_init_kaiming_normal(lks_tensor *w, int64_t fan_in)
 {
+    LKSI_GUARD;
     TRY(fan(w, "lks_init_kaiming_normal", fan_in));
     return fill(w, 1, sqrt(2 / (double)fan_in));
 }

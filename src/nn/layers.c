@@ -3,6 +3,7 @@
  * layers.c - linear, embedding, convolution, norms, dropout, attention as modules.
  */
 #include "nn/module.h"
+#include "base/guard.h"
 #include "ops/ops.h"
 
 #include <lockstep/ops.h>
@@ -255,6 +256,7 @@ static const lksi_module_ops dropout_ops = {"dropout", dropout_forward};
 
 lks_status lks_dropout_create(lks_params *ps, double p, lks_module **m)
 {
+    LKSI_GUARD;
     if (!ps || !m) return LKS_ERR_ARGUMENT;
     *m = NULL;
     if (!(p >= 0 && p < 1)) return lksi_module_refuse(ps, "lks_dropout_create", "p is %g; it must be in [0, 1)", p);

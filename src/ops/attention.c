@@ -3,6 +3,7 @@
  * attention.c - attention of several heads: projections around the row that attends.
  */
 #include "ops/ops.h"
+#include "base/guard.h"
 
 #include <math.h>
 
@@ -20,6 +21,7 @@ static lks_tensor *split(lks_tensor *x, int64_t heads)
 /* Probabilities, mean of the heads. */
 static lks_tensor *probabilities(lks_tensor *q, lks_tensor *k, lks_tensor *mask, int causal)
 {
+    LKSI_GUARD;
     if (!q || !k) return NULL;
     int64_t T = q->v.shape[2], S = k->v.shape[2], D = q->v.shape[3], shape[2] = {T, S};
     lks_tensor *s = lks_mul_scalar(lks_matmul(q, lks_transpose(k, 2, 3)), 1 / sqrt((double)(D > 0 ? D : 1)));

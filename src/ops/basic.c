@@ -4,6 +4,7 @@
  * the door.
  */
 #include "ops/ops.h"
+#include "base/guard.h"
 
 #include <math.h>
 #include <string.h>
@@ -390,6 +391,7 @@ static void place(lks_context *ctx, int64_t numel, int64_t *offset, int64_t *cal
 
 lks_tensor *lks_dropout(lks_tensor *x, double p)
 {
+    LKSI_GUARD;
     if (!x) return NULL;
     if (!(p >= 0 && p < 1)) {
         lksi_fail(&x->ctx->base, LKS_ERR_ARGUMENT, "lks_dropout", "p is %g; it must be in [0, 1)", p);
@@ -413,6 +415,7 @@ lks_tensor *lks_bernoulli(lks_tensor *p)
 
 lks_status lks_bernoulli_(lks_tensor *x, double p)
 {
+    LKSI_GUARD;
     if (!x) return LKS_ERR_ARGUMENT;
     TRY(writable("lks_bernoulli_", x));
     lks_context *ctx = x->ctx;
@@ -452,6 +455,7 @@ lks_status lks_normal_(lks_tensor *x, double mean, double std)
 lks_tensor *lks_scaled_dot_product_attention(lks_tensor *q, lks_tensor *k, lks_tensor *v, lks_tensor *mask,
                                              double dropout_p, int causal, double scale)
 {
+    LKSI_GUARD;
     lks_tensor *in[4] = {q, k, v, mask}, *out[2] = {NULL, NULL};
     lks_context *ctx = lksi_ctx(4, in);
     if (!ctx) return NULL;

@@ -4,6 +4,7 @@
  * policy of their own stand in the table as composite rows.
  */
 #include "ops/ops.h"
+#include "base/guard.h"
 
 #include <math.h>
 
@@ -46,6 +47,7 @@ lks_tensor *lks_cosine_similarity(lks_tensor *a, lks_tensor *b, int dim, double 
 
 lks_tensor *lks_renorm(lks_tensor *x, double p, int dim, double max)
 {
+    LKSI_GUARD;
     lks_tensor *w;
     int others[LKS_MAX_DIMS], n = 0;
     if (!x) return NULL;

@@ -4,6 +4,7 @@
  * The gradient of cutting and padding is that of the rows that do it.
  */
 #include "ops/ops.h"
+#include "base/guard.h"
 
 #include <math.h>
 #include <string.h>
@@ -47,6 +48,7 @@ static lks_status plan_dims(plan *p, const char *where, lks_tensor *x, int ndims
 /* Number of points of one transform, once all sizes are known, as a factor. */
 static void set_scale(plan *p, int inverse)
 {
+    LKSI_GUARD;
     double points = 1;
     for (int i = 0; i < p->attr.fft.n; i++) points *= (double)p->size[i];
     p->attr.fft.inverse = inverse;
@@ -194,6 +196,7 @@ lks_tensor *lks_fft_ifftshift(lks_tensor *x, int ndims, const int *dims) { retur
 
 static lks_tensor *frequencies(const char *where, lks_context *ctx, lks_dtype dtype, int64_t n, double d, int half)
 {
+    LKSI_GUARD;
     if (n < 1 || !(d != 0)) {
         lksi_fail(&ctx->base, LKS_ERR_ARGUMENT, where, "%lld points, %g apart", (long long)n, d);
         return NULL;

@@ -3,6 +3,7 @@
  * indexing.c - public functions that pick, place, cut, join, repeat and sort elements, and distances of rows.
  */
 #include "ops/ops.h"
+#include "base/guard.h"
 
 #include <math.h>
 #include <string.h>
@@ -526,6 +527,7 @@ static lks_tensor *quantiles(lks_context *ctx, lks_tensor *x, int nq, const doub
 static lks_tensor *quantile(const char *where, lks_tensor *x, int nq, const double *q, int dim, int keepdim, int mode,
                             int skip_nan)
 {
+    LKSI_GUARD;
     lks_tensor *work;
     char s[200];
     if (!x || x == lks_none) return NULL;

@@ -4,6 +4,7 @@
  * made of several rows is under the policy of the first of them; all rows of this family have the same.
  */
 #include "ops/ops.h"
+#include "base/guard.h"
 
 #include <float.h>
 #include <math.h>
@@ -437,6 +438,7 @@ static double rcond_of(const lks_tensor *x, double rcond)
 
 lks_status lks_linalg_lstsq(lks_tensor *a, lks_tensor *b, double rcond, lks_tensor **y, lks_tensor **rank,
                             lks_tensor **s) {
+    LKSI_GUARD;
     const char *where = "lks_linalg_lstsq";
     lks_tensor *in[2], *out[3] = {NULL}, **to[3] = {y, rank, s};
     int vector = 0;
@@ -466,6 +468,7 @@ lks_tensor *lks_pinverse(lks_tensor *x, double rcond)
 
 lks_tensor *lks_linalg_matrix_rank(lks_tensor *x, double rcond)
 {
+    LKSI_GUARD;
     lks_tensor *out[3], *y = NULL;
     if (!is_matrix("lks_linalg_matrix_rank", x)) return NULL;
     int dim = -1;

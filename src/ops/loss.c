@@ -3,6 +3,7 @@
  * loss.c - public functions of losses: arguments to attributes, then the door; and the two that are composed.
  */
 #include "ops/ops.h"
+#include "base/guard.h"
 
 #include <math.h>
 
@@ -223,6 +224,7 @@ lks_tensor *lks_cosine_embedding_loss(lks_tensor *x1, lks_tensor *x2, lks_tensor
 /* (sum |a - b + eps|^p)^(1/p) over the last dim. */
 static lks_tensor *pair_distance(lks_tensor *a, lks_tensor *b, const composed *o)
 {
+    LKSI_GUARD;
     lks_tensor *d = lks_add_scalar(lks_sub(a, b), o->eps);
     if (o->p == 2) return lks_sqrt(last_sum(lks_mul(d, d)));
     lks_tensor *zero = d ? lks_zeros(d->ctx, d->v.dtype, 0, NULL) : NULL, *m, *top;
@@ -246,6 +248,7 @@ static lks_tensor *triplet_body(const char *where, lks_tensor **in, const compos
 lks_tensor *lks_triplet_margin_loss(lks_tensor *anchor, lks_tensor *positive, lks_tensor *negative, double margin,
                                     double p, double eps, int swap, int reduction)
 {
+    LKSI_GUARD;
     const char *where = "lks_triplet_margin_loss";
     lks_tensor *in[3] = {anchor, positive, negative};
     lks_context *ctx = lksi_ctx(3, in);

@@ -4,6 +4,7 @@
  */
 #include "ops/ops.h"
 #include "autocast/autocast.h"
+#include "base/guard.h"
 #include <lockstep/comm.h>
 
 #include <string.h>
@@ -82,6 +83,7 @@ lks_tensor *lks_sync_batch_norm(lks_tensor *x, lks_tensor *weight, lks_tensor *b
 
 lks_tensor *lks_rms_norm(lks_tensor *x, int ndims, lks_tensor *weight, double eps)
 {
+    LKSI_GUARD;
     static const double epsilon[] = {
         [LKS_F64] = 0x1p-52, [LKS_F32] = 0x1p-23, [LKS_F16] = 0x1p-10, [LKS_BF16] = 0x1p-7};
     lks_tensor *in[2] = {x, weight}, *out[2] = {NULL, NULL};

@@ -3,6 +3,7 @@
  * scalar.c - public functions of the formulas of scalar.def: arguments to attributes, then the door.
  */
 #include "ops/ops.h"
+#include "base/guard.h"
 
 #include <math.h>
 
@@ -47,6 +48,7 @@ WITH_NUMBER(rdiv)
 
 lks_tensor *lks_softplus(lks_tensor *x, double beta, double threshold)
 {
+    LKSI_GUARD;
     if (!x) return NULL;
     if (!(beta > 0)) {
         lksi_fail(&x->ctx->base, LKS_ERR_ARGUMENT, "lks_softplus", "beta is %g; it must be positive", beta);

@@ -4,6 +4,7 @@
  * table/step.h and in the kernels of ops_step.def; after creation nothing here reads the device in a step.
  */
 #include "optim/optim.h"
+#include "base/guard.h"
 
 #include "comm/comm.h"
 #include "dispatch/dispatch.h"
@@ -416,6 +417,7 @@ static int not_negative(double x)
 
 lks_status lks_optim_set_lr(lks_optim *opt, int group, double lr)
 {
+    LKSI_GUARD;
     static const char where[] = "lks_optim_set_lr";
     int from, to;
     TRY(range(opt, where, group, &from, &to));
@@ -426,6 +428,7 @@ lks_status lks_optim_set_lr(lks_optim *opt, int group, double lr)
 
 lks_status lks_optim_set_weight_decay(lks_optim *opt, int group, double weight_decay)
 {
+    LKSI_GUARD;
     static const char where[] = "lks_optim_set_weight_decay";
     int from, to;
     TRY(range(opt, where, group, &from, &to));
@@ -437,6 +440,7 @@ lks_status lks_optim_set_weight_decay(lks_optim *opt, int group, double weight_d
 
 lks_status lks_optim_set_momentum(lks_optim *opt, int group, double momentum, double dampening, int nesterov)
 {
+    LKSI_GUARD;
     static const char where[] = "lks_optim_set_momentum";
     int from, to;
     TRY(range(opt, where, group, &from, &to));
@@ -464,6 +468,7 @@ lks_status lks_optim_set_momentum(lks_optim *opt, int group, double momentum, do
 
 lks_status lks_optim_set_betas(lks_optim *opt, int group, double beta1, double beta2)
 {
+    LKSI_GUARD;
     static const char where[] = "lks_optim_set_betas";
     int from, to;
     TRY(range(opt, where, group, &from, &to));
@@ -489,6 +494,7 @@ static lks_status range_of_kind(lks_optim *opt, const char *where, int group, in
 
 lks_status lks_optim_set_alpha(lks_optim *opt, int group, double alpha)
 {
+    LKSI_GUARD;
     static const char where[] = "lks_optim_set_alpha";
     int from, to;
     TRY(range_of_kind(opt, where, group, LKSI_STEP_RMSPROP, "alpha", &from, &to));
@@ -500,6 +506,7 @@ lks_status lks_optim_set_alpha(lks_optim *opt, int group, double alpha)
 
 lks_status lks_optim_set_lr_decay(lks_optim *opt, int group, double lr_decay)
 {
+    LKSI_GUARD;
     static const char where[] = "lks_optim_set_lr_decay";
     int from, to;
     TRY(range_of_kind(opt, where, group, LKSI_STEP_ADAGRAD, "lr_decay", &from, &to));
@@ -511,6 +518,7 @@ lks_status lks_optim_set_lr_decay(lks_optim *opt, int group, double lr_decay)
 
 lks_status lks_optim_set_trust(lks_optim *opt, int group, double coefficient)
 {
+    LKSI_GUARD;
     static const char where[] = "lks_optim_set_trust";
     int from, to;
     TRY(range_of_kind(opt, where, group, LKSI_STEP_LARS, "trust coefficient", &from, &to));
@@ -563,6 +571,7 @@ lks_status lks_optim_set_centered(lks_optim *opt, int on)
 
 lks_status lks_optim_set_initial_accumulator(lks_optim *opt, double value)
 {
+    LKSI_GUARD;
     static const char where[] = "lks_optim_set_initial_accumulator";
     TRY(more_state(opt, where, opt && opt->set.kind == LKSI_STEP_ADAGRAD, "adagrad"));
     if (!not_negative(value))
@@ -580,6 +589,7 @@ lks_status lks_optim_set_initial_accumulator(lks_optim *opt, double value)
 
 lks_status lks_optim_set_eps(lks_optim *opt, int group, double eps)
 {
+    LKSI_GUARD;
     static const char where[] = "lks_optim_set_eps";
     int from, to;
     TRY(range(opt, where, group, &from, &to));
@@ -591,6 +601,7 @@ lks_status lks_optim_set_eps(lks_optim *opt, int group, double eps)
 
 static lks_status set_clip(lks_optim *opt, const char *where, double value, double *to)
 {
+    LKSI_GUARD;
     if (!not_negative(value))
         return lksi_fail(&opt->ctx->base, LKS_ERR_ARGUMENT, where, "the limit is %g; it must be > 0, or 0 for none",
                          value);
@@ -620,6 +631,7 @@ lks_status lks_optim_set_check_finite(lks_optim *opt, int on)
 lks_status lks_optim_set_schedule(lks_optim *opt, int kind, int64_t warmup, int64_t total, double final_factor,
                                   double gamma, int64_t period)
 {
+    LKSI_GUARD;
     static const char where[] = "lks_optim_set_schedule";
     if (!opt) return LKS_ERR_ARGUMENT;
     lksi_base *b = &opt->ctx->base;
@@ -653,6 +665,7 @@ static lks_status upload(lks_optim *opt, void *to, const void *from, int64_t byt
 
 lks_status lks_optim_set_schedule_table(lks_optim *opt, int64_t n, const double *factor)
 {
+    LKSI_GUARD;
     static const char where[] = "lks_optim_set_schedule_table";
     if (!opt) return LKS_ERR_ARGUMENT;
     lksi_device *d = opt->ctx->dev;
@@ -1238,6 +1251,7 @@ lks_status lks_optim_applied(lks_optim *opt, int64_t *applied)
 
 lks_status lks_optim_set_ema(lks_optim *opt, double decay, int warmup)
 {
+    LKSI_GUARD;
     static const char where[] = "lks_optim_set_ema";
     if (!opt) return LKS_ERR_ARGUMENT;
     if (!(decay >= 0 && decay < 1))

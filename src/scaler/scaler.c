@@ -6,6 +6,7 @@
 #include "scaler/scaler.h"
 
 #include "autocast/autocast.h"
+#include "base/guard.h"
 #include "dispatch/dispatch.h"
 #include "table/step.h"
 #include "tape/tape.h"
@@ -170,6 +171,7 @@ static const char *bad_settings(const lksi_scaler_state *x, char *text, int byte
 /* Takes over `next` if it is valid. */
 static lks_status change(lks_scaler *s, const char *where, const lksi_scaler_state *next)
 {
+    LKSI_GUARD;
     char text[200];
     if (bad_settings(next, text, sizeof text)) return lksi_fail(&s->ctx->base, LKS_ERR_ARGUMENT, where, "%s", text);
     lksi_scaler_state before = s->set;
@@ -248,6 +250,7 @@ static lks_status pending(lks_scaler *s, const char *where)
 
 lks_status lks_scaler_set_scale(lks_scaler *s, double scale)
 {
+    LKSI_GUARD;
     static const char where[] = "lks_scaler_set_scale";
     if (!s) return LKS_ERR_ARGUMENT;
     char text[200];
@@ -368,6 +371,7 @@ static lks_status may_set(lks_scaler *s, const char *where)
 
 lks_status lks_scaler_update_to(lks_scaler *s, double scale)
 {
+    LKSI_GUARD;
     static const char where[] = "lks_scaler_update_to";
     if (!s) return LKS_ERR_ARGUMENT;
     char text[200];
@@ -480,6 +484,7 @@ static lksi_scaler_state settings_of(const lksi_scaler_saved *saved)
 
 static lks_status check(lks_scaler *s, const char *where, const lksi_scaler_saved *saved, int policy)
 {
+    LKSI_GUARD;
     lksi_base *b = &s->ctx->base;
     if (policy != LKS_STATE_REFUSE && policy != LKS_STATE_ADOPT && policy != LKS_STATE_KEEP)
         return lksi_fail(b, LKS_ERR_ARGUMENT, where, "policy %d is not one of enum lks_state_policy", policy);
@@ -532,6 +537,7 @@ static lks_status check(lks_scaler *s, const char *where, const lksi_scaler_save
 
 static lks_status write_saved(lks_scaler *s, const char *where, const lksi_scaler_saved *saved, int policy)
 {
+    LKSI_GUARD;
     TRY(check(s, where, saved, policy));
     if (!s->enabled) return LKS_OK;
     TRY(pending(s, where));
@@ -567,7 +573,12 @@ lks_status lksi_scaler_write(lks_scaler *s, const lksi_scaler_saved *saved, int 
 
 void lksi_hex_float(char *text, int bytes, double x)
 {
+    LKSI_GUARD;
     int e = 0;
+    if (isinf(x)) { /* a ceiling that was lifted */
+        snprintf(text, (size_t)bytes, "inf");
+        return;
+    }
     long long m = (long long)ldexp(frexp(x < 0 ? -x : x, &e), 53);
     for (e -= 53; m && m % 2 == 0; m /= 2) e++;
     snprintf(text, (size_t)bytes, "%s0x%llxp%d", x < 0 ? "-" : "", m, m ? e : 0);
@@ -591,7 +602,12 @@ static int end_of_value(const char **at, const char *end)
 
 static int get_float(const char **at, const char *name, double *x)
 {
-    if (!key(at, name) || strncmp(*at, "0x", 2)) return 0;
+    if (!key(at, name)) return 0;
+    if (!strncmp(*at, "inf", 3)) {
+        *x = INFINITY;
+        return end_of_value(at, *at + 3);
+    }
+    if (strncmp(*at, "0x", 2)) return 0;
     char *p, *end;
     unsigned long long m = strtoull(*at, &p, 16);
     if (p == *at + 2 || *p != 'p' || m > 1ull << 53 || (p[1] != '-' && (p[1] < '0' || p[1] > '9'))) return 0;
@@ -616,6 +632,7 @@ static int get_int(const char **at, const char *name, int64_t *x)
 
 lks_status lks_scaler_save_text(lks_scaler *s, char *text, int bytes)
 {
+    LKSI_GUARD;
     static const char where[] = "lks_scaler_save_text";
     if (!s) return LKS_ERR_ARGUMENT;
     if (!text || bytes < 1024)
@@ -645,6 +662,7 @@ lks_status lks_scaler_save_text(lks_scaler *s, char *text, int bytes)
 
 lks_status lks_scaler_load_text(lks_scaler *s, const char *text, int policy)
 {
+    LKSI_GUARD;
     static const char where[] = "lks_scaler_load_text";
     if (!s) return LKS_ERR_ARGUMENT;
     if (!text || strncmp(text, TAG, strlen(TAG)))
