@@ -236,6 +236,17 @@ static void edges(void)
        "matrices of nothing");
     ok(lks_linalg_qr(thin, LKS_QR_COMPLETE, &u, &s) == LKS_OK && near(u, eye(LKS_F64, 3), 0),
        "Q of nothing is the identity");
+    for (int i = 0; i < 20; i++) lks_full(ctx, LKS_F64, SHAPE(3, 2), 5); /* memory that was used before */
+    lks_scope_end(ctx);
+    lks_scope_begin(ctx);
+    double nothing[12] = {0}, orders[] = {2, -2, 1, -1, INFINITY, -INFINITY, 0};
+    lks_tensor *flat = lks_ones(ctx, LKS_F64, SHAPE(2, 0, 3)), *at = lks_ones(ctx, LKS_F64, SHAPE(2, 0, 2));
+    ok(lks_linalg_lstsq(flat, at, -1, &y, &rank, &s) == LKS_OK && close_to(ctx, y, nothing, 12, 0) &&
+           close_to(ctx, rank, nothing, 2, 0),
+       "lstsq of no equations: zeros are the shortest answer");
+    e = lks_ones(ctx, LKS_F64, SHAPE(2, 0, 0));
+    for (int i = 0; i < 7; i++)
+        ok(close_to(ctx, lks_linalg_cond(e, orders[i]), nothing, 2, 0), "cond %g of nothing is 0", orders[i]);
     ok(refused(!lks_linalg_inv(lks_ones(ctx, LKS_F64, SHAPE(2, 3))), LKS_ERR_SHAPE, "square", ""),
        "inv of a rectangle");
     ok(refused(!lks_linalg_cholesky(lks_ones(ctx, LKS_F64, SHAPE(2, 3)), 0), LKS_ERR_SHAPE, "[2,3]", "square"),

@@ -96,7 +96,7 @@ LKS_API lks_tensor *lks_pinverse(lks_tensor *x, double rcond);
 LKS_API lks_tensor *lks_linalg_matrix_rank(lks_tensor *x, double rcond);
 /* Norm of x times norm of its inverse. p: 2 and -2 by singular values (any shape); 1, -1, INFINITY, -INFINITY:
  * largest or smallest sum of a column or a row; 0: the root of the sum of squares; these for square x, INFINITY if
- * singular. */
+ * singular. 0 for x of no rows or columns. */
 LKS_API lks_tensor *lks_linalg_cond(lks_tensor *x, double p);
 
 #ifdef __cplusplus

@@ -534,6 +534,7 @@ static int one_lstsq(const job *j, int64_t i, void *work)
 {
     int64_t m = j->m[1].rows, n = j->m[1].columns;
     lapack_int rank = 0, *iwork = (lapack_int *)(void *)((char *)work + j->lwork * (j->dbl ? 8 : 4));
+    if (m == 0) memset(at(j, 0, i), 0, (size_t)(n * j->m[0].columns * (j->dbl ? 8 : 4))); /* LAPACK leaves it */
     int info = LA(gelsd, N(m), N(n), N(j->m[0].columns), at(j, 1, i), LD(m), at(j, 0, i), LD(j->m[0].rows), at(j, 2, i),
                   j->attr->linalg.rcond, &rank, work, N(j->lwork), iwork);
     ((int32_t *)(void *)j->m[3].data)[i] = rank;

@@ -494,14 +494,12 @@ lks_tensor *lks_linalg_cond(lks_tensor *x, double p)
     const char *where = "lks_linalg_cond";
     if (!is_matrix(where, x)) return NULL;
     lks_context *ctx = x->ctx;
+    const int64_t *size = x->v.shape + x->v.ndim - 2;
     if (p == 2 || p == -2) {
         lks_tensor *s = lks_linalg_svdvals(x);
         if (!s) return NULL;
         int64_t k = s->v.shape[s->v.ndim - 1];
-        if (k == 0) {
-            lksi_fail(&ctx->base, LKS_ERR_SHAPE, where, "a matrix of nothing has no condition");
-            return NULL;
-        }
+        if (k == 0) return lks_zeros(ctx, s->v.dtype, x->v.ndim - 2, x->v.shape);
         lks_tensor *most = lks_select(s, -1, 0), *least = lks_select(s, -1, k - 1);
         return p > 0 ? lks_div(most, least) : lks_div(least, most);
     }
@@ -511,6 +509,7 @@ lks_tensor *lks_linalg_cond(lks_tensor *x, double p)
     }
     lks_tensor *inverse = NULL, *info = NULL;
     if (inverse_of(where, x, 0, &inverse, &info)) return NULL;
+    if (size[0] == 0) return lks_zeros(ctx, inverse->v.dtype, x->v.ndim - 2, x->v.shape);
     x = lks_to(x, inverse->v.dtype);
     lks_tensor *zero = lks_zeros(ctx, LKS_I32, 0, NULL), *y = lks_mul(norm_of(x, p), norm_of(inverse, p));
     return y ? lks_where(lks_eq(info, zero), y, lks_full(ctx, y->v.dtype, 0, NULL, INFINITY)) : NULL;
