@@ -221,6 +221,44 @@ static void edges(lks_context *ctx)
     v = values_of(ctx, y);
     ok(v && isinf(v[4]) && v[2] == 0 && isnan(v[10]), "relu: infinity, zero and NaN");
     free(v);
+    /* What lies behind the end of a sequence is not looked at, forward or backward. */
+    for (int kind = TANH; kind <= LSTM; kind++) {
+        for (int batch_first = 0; batch_first < 2; batch_first++) {
+            problem p = {.kind = kind, .both = 1, .batch_first = batch_first};
+            int64_t rows = 2 * gates_of[kind], n3 = 3, ends[3] = {1, 2, 0};
+            double rubbish[12] = {1, 2, 3, 4, NAN, INFINITY, NAN, NAN, -0.5, 1, -INFINITY, NAN}, zeros[12] = {0};
+            lks_tensor *q[8], *grad[2][9], *all[9], *out[2];
+            lks_scope_begin(ctx);
+            for (int i = 0; i < 8; i++) {
+                double scale = 0.5 + i;
+                q[i] = i % 4 < 2 ? noise_of(ctx, LKS_F32, 2, (int64_t[]){rows, 2}, scale, 7 + (uint64_t)i)
+                                 : noise_of(ctx, LKS_F32, 1, (int64_t[]){rows}, scale, 7 + (uint64_t)i);
+                lks_set_requires_grad(all[i + 1] = q[i], 1);
+            }
+            int good = 1;
+            for (int clean = 0; clean < 2; clean++) { /* [2, 3, 2]: time by batch */
+                for (int i = 0; i < 12; i++) {
+                    int beyond = i / 6 >= ends[i / 2 % 3];
+                    zeros[i] = beyond ? (clean ? 0 : rubbish[(i + 4) % 8]) : rubbish[i % 4];
+                }
+                lks_tensor *part = tensor_of(ctx, LKS_F32, 3, xs, zeros), *lengths;
+                if (batch_first) part = lks_contiguous(lks_transpose(part, 0, 1));
+                lengths = lks_from_host(ctx, LKS_I64, 1, &n3, ends);
+                lks_set_requires_grad(all[0] = part, 1);
+                good &= call(&p, part, LKS_NONE, LKS_NONE, lengths, 8, q, &out[0], &hn, &cn) == LKS_OK &&
+                        lks_gradients(lks_sum(out[0], 0, NULL, 0, LKS_DTYPE_NONE), LKS_NONE, 9, all, 0, 0,
+                                      grad[clean]) == LKS_OK;
+            }
+            for (int i = 0; good && i < 9; i++) {
+                v = values_of(ctx, grad[0][i]);
+                good &= v && close_to(ctx, grad[1][i], v, lks_numel(grad[1][i]), 0) && !isnan(v[0]);
+                free(v);
+            }
+            ok(good, "%s: NaN behind the ends reaches no gradient (batch %s)", kinds[kind],
+               batch_first ? "first" : "second");
+            lks_scope_end(ctx);
+        }
+    }
     int64_t none[3] = {0, 3, 2}, nobody[3] = {2, 0, 2};
     lks_tensor *no_x = lks_zeros(ctx, LKS_F32, 3, none), *no_n = lks_zeros(ctx, LKS_F32, 3, nobody);
     ok(lks_lstm(no_x, LKS_NONE, LKS_NONE, LKS_NONE, 4, w, 0, 0, 0, &y, &hn, &cn) == LKS_OK &&

@@ -99,6 +99,10 @@ static lks_status run(layers *a, lks_tensor **out)
         return lksi_fail(&a->ctx->base, LKS_ERR_SHAPE, a->where, "x %s must be %s, or [T,I]",
                          lksi_shape_text(&x->v, t, sizeof t), a->batch_first ? "[N,T,I]" : "[T,N,I]");
     if (a->lengths != lks_none && !(mask = mask_of(a, x->v.shape[a->batch_first ? 1 : 0]))) return LKS_ERR_MEMORY;
+    /* What lies behind the end may be anything; W_ih's gradient multiplies it with 0. The row refuses other lengths. */
+    if (mask && mask->v.shape[1] == x->v.shape[a->batch_first ? 0 : 1] &&
+        !(x = lks_where_scalar(a->batch_first ? lks_transpose(mask, 0, 1) : mask, x, 0)))
+        return LKS_ERR_MEMORY;
     for (int l = 0; l < a->count; l++) {
         if (!(x = layer(a, l, x, mask))) return LKS_ERR_MEMORY;
         if (a->dropout > 0 && l + 1 < a->count && !(x = lks_dropout(x, a->dropout))) return LKS_ERR_MEMORY;
