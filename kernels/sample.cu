@@ -70,7 +70,7 @@ template <class C> __device__ C inside(const sampling &s, C at, int64_t size, C 
     if (s.padding == ZEROS) return at;
     if (s.padding == REFLECTION)
         at = s.align ? reflect<C>(at, 0, 2 * most, slope) : reflect<C>(at, -1, 2 * (C)size - 1, slope);
-    if (at <= 0) at = 0, *slope = 0;
+    if (at <= 0 || (s.padding == BORDER && is_nan(at))) at = 0, *slope = 0; /* infinity in a dim of one */
     else if (at >= most) at = most, *slope = 0;
     return at;
 }
@@ -85,6 +85,15 @@ template <class C> __device__ C elements(const sampling &s, C u, int64_t size, C
 
 /* Far outside, or nowhere: outside. */
 template <class C> __device__ inline C bounded(C at) { return at > (C)-1e9f && at < (C)1e9f ? at : -100; }
+
+/* For the taps around it: beyond the border all are the outermost element. */
+template <class C> __device__ inline C nearby(const sampling &s, C at, int64_t size, C *slope)
+{
+    C most = (C)size + 2;
+    if (s.padding != BORDER || (at > -3 && at < most)) return bounded(at);
+    *slope = 0;
+    return at > -3 ? most : -3;
+}
 
 template <class C> __device__ inline bool within(const sampling &s, const tap<C> &t)
 {
@@ -115,7 +124,7 @@ template <class C> __device__ int bicubic(const sampling &s, const C *u, tap<C> 
     int64_t first[2];
     int count = 0;
     for (int i = 0; i < 2; i++) {
-        C at = bounded(elements(s, u[i], s.in[2 - i], &slope[i])), low = (C)floor((double)at);
+        C at = nearby(s, elements(s, u[i], s.in[2 - i], &slope[i]), s.in[2 - i], &slope[i]), low = (C)floor((double)at);
         first[i] = (int64_t)low - 1;
         cubic(at - low, w[i], change[i]);
     }

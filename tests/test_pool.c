@@ -483,6 +483,25 @@ static void test_grid(void)
     ok(zeros && zeros[0] == 1 && zeros[1] == 0 && zeros[2] == 0 && zeros[3] == 0, "NaN is -1, outside is 0");
     ok(border && border[0] == 1 && border[1] == 3 && border[2] == 1 && border[3] == 2, "infinite places at the border");
     free(zeros), free(border);
+    /* In a dim of one element infinity is none of its ends; far beyond the border bicubic takes the nearer one. */
+    double column[3] = {1, 2, 3}, far[6] = {INFINITY, 0, -INFINITY, 1, 1e30, -1};
+    lks_tensor *thin = tensor_of(ctx, LKS_F32, 4, (int64_t[]){1, 1, 3, 1}, column);
+    lks_tensor *f = tensor_of(ctx, LKS_F32, 4, (int64_t[]){1, 1, 3, 2}, far), *all[2] = {thin, f}, *grad[2];
+    lks_set_requires_grad(thin, 1), lks_set_requires_grad(f, 1);
+    for (int mode = LKS_SAMPLE_BILINEAR; mode <= LKS_SAMPLE_BICUBIC; mode++) {
+        lks_tensor *z = lks_grid_sample(thin, f, mode, LKS_SAMPLE_BORDER, 1);
+        ok(lks_gradients(z, lks_ones(ctx, LKS_F32, 4, (int64_t[]){1, 1, 1, 3}), 2, all, 0, 0, grad) == LKS_OK,
+           "a gradient");
+        double *v = values_of(ctx, z), *dx = values_of(ctx, grad[0]), *dg = values_of(ctx, grad[1]);
+        ok(v && fabs(v[0] - 2) < 1e-6 && fabs(v[1] - 3) < 1e-6 && fabs(v[2] - 1) < 1e-6,
+           "mode %d, a border around one element", mode);
+        ok(dx && fabs(dx[0] - 1) < 1e-6 && fabs(dx[2] - 1) < 1e-6 && dg && dg[0] == 0 && dg[2] == 0 && dg[4] == 0,
+           "its gradient");
+        free(v), free(dx), free(dg);
+    }
+    double *edge = values_of(ctx, lks_grid_sample(x, g, LKS_SAMPLE_BICUBIC, LKS_SAMPLE_BORDER, 0));
+    ok(edge && fabs(edge[2] - 1) < 1e-6 && fabs(edge[3] - 2) < 1e-6, "bicubic at infinity: the nearest element");
+    free(edge);
     lks_scope_end(ctx);
 }
 

@@ -39,7 +39,7 @@ static REAL NAME(inside)(const sampling *s, REAL at, int64_t size, REAL *slope)
     if (s->padding == ZEROS) return at;
     if (s->padding == REFLECTION)
         at = s->align ? NAME(reflect)(at, 0, 2 * most, slope) : NAME(reflect)(at, -1, 2 * (REAL)size - 1, slope);
-    if (at <= 0) at = 0, *slope = 0;
+    if (at <= 0 || (s->padding == BORDER && NAME(is_nan)(at))) at = 0, *slope = 0; /* infinity in a dim of one */
     else if (at >= most) at = most, *slope = 0;
     return at;
 }
@@ -54,6 +54,15 @@ static REAL NAME(elements)(const sampling *s, REAL u, int64_t size, REAL *slope)
 
 /* Far outside, or nowhere: outside. */
 static REAL NAME(bounded)(REAL at) { return at > -1e9f && at < 1e9f ? at : -100; }
+
+/* For the taps around it: beyond the border all are the outermost element. */
+static REAL NAME(nearby)(const sampling *s, REAL at, int64_t size, REAL *slope)
+{
+    REAL most = (REAL)size + 2;
+    if (s->padding != BORDER || (at > -3 && at < most)) return NAME(bounded)(at);
+    *slope = 0;
+    return at > -3 ? most : -3;
+}
 
 /* For what is bounded: a call of floor is dear where the instruction set has none. */
 static inline int64_t NAME(whole)(REAL at)
@@ -90,7 +99,7 @@ static int NAME(bicubic)(const sampling *s, const REAL *u, NAME(tap) *t)
     int64_t first[2];
     int count = 0;
     for (int i = 0; i < 2; i++) {
-        at[i] = NAME(bounded)(NAME(elements)(s, u[i], s->in[2 - i], &slope[i]));
+        at[i] = NAME(nearby)(s, NAME(elements)(s, u[i], s->in[2 - i], &slope[i]), s->in[2 - i], &slope[i]);
         int64_t low = NAME(whole)(at[i]);
         first[i] = low - 1;
         NAME(cubic)(at[i] - (REAL)low, w[i], change[i]);
