@@ -729,6 +729,21 @@ static void distances(lks_context *ctx, const char *name)
     good = 1;
     for (int k = 1; k < 6; k++) good &= close_to(ctx, lks_cdist(bad, fine, ps[k]), &nan, 1, 0);
     ok(good, "NaN in a row gives NaN");
+    /* The largest difference is no number of the result's dtype: its gradient is there all the same. */
+    for (int t = 2; t < 4; t++) {
+        double left[2] = {1.5, 0.0625}, right[2] = {-2.01, 0};
+        lks_tensor *from = tensor_of(ctx, array_floats[t], 2, (int64_t[]){1, 2}, left), *all[2] = {from}, *grad[2],
+                   *both[2] = {from, tensor_of(ctx, array_floats[t], 2, (int64_t[]){1, 2}, right)};
+        all[1] = both[1];
+        lks_set_requires_grad(from, 1), lks_set_requires_grad(all[1], 1);
+        ok(lks_gradients(lks_cdist(all[0], all[1], INFINITY), LKS_NONE, 2, all, 0, 0, grad) == LKS_OK &&
+               close_to(ctx, grad[0], (double[]){1, 0}, 2, 0) && close_to(ctx, grad[1], (double[]){-1, 0}, 2, 0) &&
+               lks_dtype_of(grad[0]) == array_floats[t],
+           "%s: gradient of cdist, p inf", lks_dtype_name(array_floats[t]));
+        ok(lks_gradients(lks_pdist(lks_cat(2, both, 0), INFINITY), LKS_NONE, 2, both, 0, 0, grad) == LKS_OK &&
+               close_to(ctx, grad[0], (double[]){1, 0}, 2, 0) && close_to(ctx, grad[1], (double[]){-1, 0}, 2, 0),
+           "%s: and of pdist", lks_dtype_name(array_floats[t]));
+    }
     ok(!lks_cdist(fine, fine, -1) && lks_error_code(ctx) == LKS_ERR_ARGUMENT, "p -1: %s", lks_error(ctx));
     lks_error_clear(ctx);
     lks_scope_end(ctx);

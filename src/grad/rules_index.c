@@ -5,6 +5,8 @@
  */
 #include "grad/rules.h"
 
+#include <math.h>
+
 static lks_tensor *zeros_like(lksi_back *b, int input)
 {
     lksi_meta m = lksi_back_meta(b, input);
@@ -184,9 +186,20 @@ RULE(sort)
 
 /* --- distances --- */
 
+/* The largest difference is looked for among all: a reduced dtype has rounded it. */
+static int must_be_exact(const lksi_back *b, const lks_tensor *z)
+{
+    return z && isinf(b->attr->distance.p) && (z->v.dtype == LKS_F16 || z->v.dtype == LKS_BF16);
+}
+
 RULE(cdist)
 {
     lks_tensor *x = lksi_back_in(b, 0), *y = lksi_back_in(b, 1), *z = lksi_back_out(b, 0);
+    if (must_be_exact(b, z)) {
+        x = lks_to(x, LKS_F32), y = lks_to(y, LKS_F32);
+        z = lks_cdist(x, y, b->attr->distance.p);
+        b->g = lks_to(b->g, LKS_F32);
+    }
     lks_tensor *left[4] = {b->g, x, y, z}, *right[4] = {lksi_mT(b->g), y, x, lksi_mT(z)};
     if (!right[0] || !right[3]) return lksi_rule_failed(b);
     GIVE(0, lksi_call1(b->ctx, "cdist", LKSI_OP_cdist_backward, 4, left, b->attr));
@@ -196,6 +209,12 @@ RULE(cdist)
 
 RULE(pdist)
 {
-    GIVE(0, row3(b, LKSI_OP_pdist_backward, b->g, lksi_back_in(b, 0), lksi_back_out(b, 0)));
+    lks_tensor *x = lksi_back_in(b, 0), *z = lksi_back_out(b, 0);
+    if (must_be_exact(b, z)) {
+        x = lks_to(x, LKS_F32);
+        z = lks_pdist(x, b->attr->distance.p);
+        b->g = lks_to(b->g, LKS_F32);
+    }
+    GIVE(0, row3(b, LKSI_OP_pdist_backward, b->g, x, z));
     return LKS_OK;
 }
