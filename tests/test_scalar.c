@@ -573,6 +573,68 @@ static void composed(lks_context *ctx)
     v = values(lks_grad(e));
     ok(v[0] == 0 && v[1] == 0 && v[2] == 0, "and in the exponent");
     free(v);
+    /* An unsigned exponent of 0 has none below it. */
+    double three[3] = {-1, 0, 2}, exponents[3] = {0, 0, 0};
+    lks_tensor *flat = tensor_of(ctx, LKS_F32, 1, (int64_t[]){3}, three);
+    lks_set_requires_grad(flat, 1);
+    lks_tensor *power = lks_pow(flat, tensor_of(ctx, LKS_U8, 1, (int64_t[]){3}, exponents));
+    lks_backward(lks_sum(power, 0, NULL, 0, LKS_DTYPE_NONE), LKS_NONE, 0);
+    v = values(lks_grad(flat));
+    ok(v[0] == 0 && v[1] == 0 && v[2] == 0, "the gradient of x^0 with a uint8 exponent is 0");
+    free(v);
+    /* The angle of the origin. */
+    double up[3] = {0, 1, 0}, right[3] = {0, 0, 2};
+    lks_tensor *p[2] = {tensor_of(ctx, LKS_F32, 1, (int64_t[]){3}, up),
+                        tensor_of(ctx, LKS_F32, 1, (int64_t[]){3}, right)};
+    for (int k = 0; k < 2; k++) lks_set_requires_grad(p[k], 1);
+    lks_backward(lks_sum(lks_atan2(p[0], p[1]), 0, NULL, 0, LKS_DTYPE_NONE), LKS_NONE, 0);
+    v = values(lks_grad(p[0]));
+    double *w = values(lks_grad(p[1]));
+    ok(v[0] == 0 && v[1] == 0 && v[2] == 0.5 && w[0] == 0 && w[1] == -1 && w[2] == 0, "atan2: none at the origin");
+    free(v), free(w);
+    lks_scope_end(ctx);
+}
+
+/* What is made of several rows is computed in float32 and rounded once: eps is not lost, nothing overflows. */
+static void composed_reduced(lks_context *ctx)
+{
+    for (int t = 2; t < 4; t++) {
+        lks_dtype dtype = array_floats[t];
+        const char *name = lks_dtype_name(dtype);
+        int64_t s[2] = {2, 400}, many[1] = {100000};
+        int last[1] = {1};
+        lks_scope_begin(ctx);
+        lks_tensor *zero = lks_zeros(ctx, dtype, 2, s), *large = lks_full(ctx, dtype, 2, s, 200), *g;
+        lks_set_requires_grad(zero, 1);
+        double *a = values(lks_normalize(zero, 2, 1, 1e-12)), *b = values(lks_cosine_similarity(zero, large, 1, 1e-8)),
+               *c = values(lks_cosine_similarity(large, lks_neg(large), 1, 1e-8)),
+               *d = values(lks_normalize(large, 2, 1, 1e-12));
+        lks_tensor *scaled = lks_renorm(zero, 1, 0, 0);
+        double *f = values(scaled);
+        ok(a[0] == 0 && b[0] == 0 && f[0] == 0, "%s: normalize, cosine_similarity, renorm of 0", name);
+        ok(fabs(c[0] + 1) < 0.005 && fabs(d[0] - 0.05) < 0.0005, "%s: and of large numbers", name);
+        is_int(lks_dtype_of(scaled), dtype, "%s: the result's dtype", name);
+        free(a), free(b), free(c), free(d), free(f);
+        ok(lks_gradients(lks_sum(lks_cosine_similarity(zero, large, 1, 1e-8), 0, NULL, 0, LKS_DTYPE_NONE), LKS_NONE, 1,
+                         &zero, 0, 0, &g) == LKS_OK, "%s: a gradient", name);
+        a = values(g);
+        ok(!isnan(a[0]), "%s: which is a number", name);
+        free(a);
+        a = values(lks_logsumexp(lks_zeros(ctx, dtype, 1, many), 0, NULL, 0));
+        ok(fabs(a[0] - log(100000)) < 0.04, "%s: logsumexp of many (%g)", name, a[0]);
+        free(a);
+        a = values(lks_logsumexp(lks_zeros(ctx, dtype, 2, (int64_t[]){2, 0}), 1, last, 0));
+        ok(a[0] == -INFINITY && a[1] == -INFINITY, "%s: logsumexp of nothing", name);
+        free(a);
+        lks_scope_end(ctx);
+    }
+    lks_scope_begin(ctx);
+    lks_tensor *half = lks_ones(ctx, LKS_F16, 1, (int64_t[]){3}), *whole = lks_ones(ctx, LKS_I64, 1, (int64_t[]){3});
+    is_int(lks_dtype_of(lks_dist(half, lks_ones(ctx, LKS_F32, 0, NULL), 2)), LKS_F16, "one of no dims does not decide");
+    lks_tensor *y = lks_logsumexp(whole, 0, NULL, 0);
+    double *v = values(y);
+    ok(lks_dtype_of(y) == LKS_F32 && fabs(v[0] - 1 - log(3)) < 1e-6, "logsumexp of integers");
+    free(v);
     lks_scope_end(ctx);
 }
 
@@ -680,6 +742,7 @@ int main(void)
     lks_context *ctx = context_on("cpu", NULL, 2);
     if (!ctx) bail("no context");
     composed(ctx);
+    composed_reduced(ctx);
     refused(ctx);
     draws(ctx);
     policies(ctx);

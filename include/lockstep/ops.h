@@ -129,7 +129,7 @@ LKS_API lks_tensor *lks_rdiv(lks_tensor *x, double v);
 /* The larger, the smaller of two; NaN wins. Integers too. A tie gives each half of the gradient. */
 LKS_API lks_tensor *lks_maximum(lks_tensor *a, lks_tensor *b);
 LKS_API lks_tensor *lks_minimum(lks_tensor *a, lks_tensor *b);
-/* The angle of (x, y), in [-pi, pi]; zeros and infinities as in C. */
+/* The angle of (x, y), in [-pi, pi]; zeros and infinities as in C. The gradient at the origin is 0. */
 LKS_API lks_tensor *lks_atan2(lks_tensor *y, lks_tensor *x);
 /* x + value a b (integers too, with a whole value); x + value a / b. */
 LKS_API lks_tensor *lks_addcmul(lks_tensor *x, lks_tensor *a, lks_tensor *b, double value);
@@ -178,7 +178,7 @@ LKS_API lks_tensor *lks_norm(lks_tensor *x, double p, int ndims, const int *dims
 /* BOOL; NaN counts as true. all of nothing is true, any of nothing false. */
 LKS_API lks_tensor *lks_all(lks_tensor *x, int ndims, const int *dims, int keepdim);
 LKS_API lks_tensor *lks_any(lks_tensor *x, int ndims, const int *dims, int keepdim);
-/* log sum exp(x), without overflow. Slices of -inf alone give -inf and a zero gradient. */
+/* log sum exp(x), without overflow. Slices of -inf alone, or of nothing, give -inf and a zero gradient. */
 LKS_API lks_tensor *lks_logsumexp(lks_tensor *x, int ndims, const int *dims, int keepdim);
 /* Norm of order p of a - b (broadcast), 0-dim. */
 LKS_API lks_tensor *lks_dist(lks_tensor *a, lks_tensor *b, double p);
@@ -575,8 +575,9 @@ LKS_API lks_status lks_lstm_cell(lks_tensor *x, lks_tensor *h, lks_tensor *c, lk
  * 0, of layer 0's reverse direction (bidirectional), of layer 1, ...: n = 4 layers directions; layer l > 0 reads the y
  * of the one below, after dropout with probability `dropout` in [0, 1) (give 0 outside training). h0, c0 [layers
  * directions, N, H] or LKS_NONE (zeros). lengths int64 [N] in [0, T] or LKS_NONE: sequence n ends after lengths[n]
- * steps; y is 0 beyond, hn and cn are the states at the end, the reverse direction begins there. y [T, N, directions
- * H], the forward direction first (laid out as x is); hn, cn as h0. Each of y, hn, cn may be NULL. */
+ * steps; what x holds beyond has no effect, y is 0 there, hn and cn are the states at the end, the reverse direction
+ * begins there. y [T, N, directions H], the forward direction first (laid out as x is); hn, cn as h0. Each of y, hn, cn
+ * may be NULL. */
 LKS_API lks_status lks_rnn(lks_tensor *x, lks_tensor *h0, lks_tensor *lengths, int n, lks_tensor *const *weights,
                            int relu, int bidirectional, int batch_first, double dropout, lks_tensor **y,
                            lks_tensor **hn);

@@ -188,7 +188,8 @@ static lks_tensor *log_base(lks_tensor *x, lks_tensor *e)
 
 RULE(pow)
 {
-    lks_tensor *x = lksi_back_in(b, 0), *e = lksi_back_in(b, 1);
+    lks_tensor *x = lksi_back_in(b, 0), *e = lks_to(lksi_back_in(b, 1), b->g->v.dtype); /* an unsigned 0 less 1 ... */
+    if (!e) return lksi_rule_failed(b);
     if (lksi_back_needs(b, 0)) { /* e x^(e-1), 0 where both are 0 */
         lks_tensor *flat = lks_mul(lks_eq(e, zero_like(e)), lks_eq(x, zero_like(x)));
         lks_tensor *base = lks_where(flat, lks_add_scalar(zero_like(x), 1), x);
@@ -233,10 +234,12 @@ RULE(larger_backward) /* linear in dy */
     return LKS_OK;
 }
 
-RULE(atan2) /* x / (x^2 + y^2), -y / (x^2 + y^2) */
+RULE(atan2) /* x / (x^2 + y^2), -y / (x^2 + y^2); 0 at the origin */
 {
-    lks_tensor *y = lksi_back_in(b, 0), *x = lksi_back_in(b, 1);
-    lks_tensor *share = lks_div(b->g, lks_add(square(x), square(y)));
+    lks_tensor *y = lksi_back_in(b, 0), *x = lksi_back_in(b, 1), *sum = lks_add(square(x), square(y));
+    if (!sum) return lksi_rule_failed(b);
+    lks_tensor *origin = lks_eq(sum, zero_like(sum)), *one = lks_add_scalar(zero_like(sum), 1);
+    lks_tensor *share = lks_div(b->g, lks_where(origin, one, sum));
     GIVE(0, lks_mul(share, x));
     GIVE(1, lks_neg(lks_mul(share, y)));
     return LKS_OK;

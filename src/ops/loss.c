@@ -152,8 +152,7 @@ lks_tensor *lks_margin_ranking_loss(lks_tensor *x1, lks_tensor *x2, lks_tensor *
 
 /* --- composed --- */
 
-/* Reduced inputs are taken as float32 and the result is rounded once. Returns its dtype. */
-static lks_dtype widen(int n, lks_tensor **in)
+lks_dtype lksi_widen(int n, lks_tensor **in)
 {
     lks_dtype to = LKS_DTYPE_NONE;
     for (int i = 0; i < n; i++) {
@@ -179,7 +178,7 @@ static lks_tensor *composed_loss(const char *where, int op, lks_tensor **in, con
     lks_tensor *work[3], *y = NULL;
     if (!ctx || lks_scope_begin(ctx) != LKS_OK) return NULL;
     if (lksi_composite_begin(ctx, where, op, 3, in, work) == LKS_OK) {
-        lks_dtype to = widen(3, work);
+        lks_dtype to = lksi_widen(3, work);
         y = lksi_any_null(3, work) ? NULL : body(where, work, o);
         if (to != LKS_DTYPE_NONE) y = lks_to(y, to);
         lksi_composite_end(ctx, op);

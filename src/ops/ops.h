@@ -28,6 +28,9 @@ lks_tensor *lksi_layer_norm(lks_tensor *x, int ndims, lks_tensor *weight, lks_te
 lks_status lksi_leave_all(lks_context *ctx, int n, lks_tensor **t, lks_status s);
 /* Frees what lks_item_later holds. */
 void lksi_later_close(lks_context *ctx);
+/* For what is made of several rows: reduced ones of n inputs become float32, so that the result is rounded once, to the
+ * dtype returned, their widest (LKS_DTYPE_NONE: none is floating). */
+lks_dtype lksi_widen(int n, lks_tensor **in);
 /* x^T of the last two dims. */
 lks_tensor *lksi_mT(lks_tensor *x);
 
