@@ -26,6 +26,14 @@ static const REAL *NAME(stage)(const geometry *v, const lksi_view *x, int64_t n,
     *row = w * c, *step = c;
     REAL *planes = stage + rows * w * c, *first = stage; /* [c][w] of one row */
     if (w == 1 && rows > 1) w = rows, rows = 1, ws = hs; /* columns of one pixel: as one row */
+    if (ws == 1 && hs == w && x->dtype == REAL_DTYPE) { /* rows end to end: as many at once as the first cache holds */
+        int64_t most = 8192 / (w * c + 1), some = most < 1 ? 1 : most;
+        for (int64_t left; rows > 0; rows -= left, from = io_at(from, x->dtype, left * hs), stage += left * w * c) {
+            left = rows < some ? rows : some;
+            NAME(transpose)(stage, c, from, cs, c, left * w);
+        }
+        return first;
+    }
     for (; rows > 0; rows--, from = io_at(from, x->dtype, hs), stage += w * c) {
         if (cs == 1 && ws == c) {
             NAME(io_load)(stage, from, x->dtype, 1, w * c);

@@ -17,10 +17,11 @@
 
 typedef REAL NAME(vec_u) __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(REAL))));
 
-/* c [MR, NR] (= or +=) A [MR, k] B panel [k, NR]. A element (i, p) is at a[i rs + p ps]. */
+/* c [MR, NR] (= or +=) A [MR, k] B panel [k, NR], plus bias [NR] unless it is NULL. A element (i, p) is at
+ * a[i rs + p ps]. */
 static inline __attribute__((always_inline)) void NAME(tile)(int64_t k, const REAL *restrict a, int64_t rs, int64_t ps,
                                                              const REAL *restrict b, REAL *restrict c, int64_t ldc,
-                                                             int add)
+                                                             int add, const REAL *bias)
 {
     NAME(vec) acc[MR][NV];
     for (int i = 0; i < MR; i++) __builtin_prefetch(c + i * ldc, 1);
@@ -41,32 +42,32 @@ static inline __attribute__((always_inline)) void NAME(tile)(int64_t k, const RE
         a += ps;
         b += NR;
     }
-    if (add) {
+    if (add)
 #pragma GCC unroll 16
         for (int i = 0; i < MR; i++)
 #pragma GCC unroll 16
-            for (int v = 0; v < NV; v++) {
-                NAME(vec_u) *at = (NAME(vec_u) *)(c + i * ldc + v * LANES);
-                *at = *at + acc[i][v];
-            }
-    } else {
+            for (int v = 0; v < NV; v++) acc[i][v] = *(const NAME(vec_u) *)(c + i * ldc + v * LANES) + acc[i][v];
+    if (bias)
 #pragma GCC unroll 16
         for (int i = 0; i < MR; i++)
 #pragma GCC unroll 16
-            for (int v = 0; v < NV; v++) *(NAME(vec_u) *)(c + i * ldc + v * LANES) = acc[i][v];
-    }
+            for (int v = 0; v < NV; v++) acc[i][v] += *(const NAME(vec_u) *)(bias + v * LANES);
+#pragma GCC unroll 16
+    for (int i = 0; i < MR; i++)
+#pragma GCC unroll 16
+        for (int v = 0; v < NV; v++) *(NAME(vec_u) *)(c + i * ldc + v * LANES) = acc[i][v];
 }
 
 static __attribute__((noinline)) void NAME(tile_rows)(int64_t k, const REAL *a, int64_t rs, const REAL *b, REAL *c,
-                                                      int64_t ldc, int add)
+                                                      int64_t ldc, int add, const REAL *bias)
 {
-    NAME(tile)(k, a, rs, 1, b, c, ldc, add);
+    NAME(tile)(k, a, rs, 1, b, c, ldc, add, bias);
 }
 
 static __attribute__((noinline)) void NAME(tile_columns)(int64_t k, const REAL *a, int64_t ps, const REAL *b, REAL *c,
-                                                         int64_t ldc, int add)
+                                                         int64_t ldc, int add, const REAL *bias)
 {
-    NAME(tile)(k, a, 1, ps, b, c, ldc, add);
+    NAME(tile)(k, a, 1, ps, b, c, ldc, add, bias);
 }
 
 static void NAME(tiles)(int64_t m, int64_t n, int64_t k, const REAL *a, int64_t rs, int64_t ps, const REAL *b,
@@ -75,9 +76,9 @@ static void NAME(tiles)(int64_t m, int64_t n, int64_t k, const REAL *a, int64_t 
     for (int64_t j = 0; j < n; j += NR, b += panel)
         for (int64_t i = 0; i < m; i += MR)
             if (ps == 1)
-                NAME(tile_rows)(k, a + i * rs, rs, b, c + i * ldc + j, ldc, add);
+                NAME(tile_rows)(k, a + i * rs, rs, b, c + i * ldc + j, ldc, add, NULL);
             else
-                NAME(tile_columns)(k, a + i, ps, b, c + i * ldc + j, ldc, add);
+                NAME(tile_columns)(k, a + i, ps, b, c + i * ldc + j, ldc, add, NULL);
 }
 
 /* to: panels [n / NR][kc, NR] of B[p0.., j0..], the last one padded with zeros. stage: NR * kc. */
@@ -272,31 +273,28 @@ static void NAME(gemm_serial)(const lksi_gemm *g, REAL *memory)
                             int64_t mr = m - i < MR ? m - i : MR, ldc = NR;
                             int add = 0, whole_tile = mr == MR && nr == NR;
                             REAL *c = t;
+                            const REAL *own = NULL; /* added by the tile */
                             if (q.direct && whole_tile) {
                                 c = (REAL *)g->c + (i0 + i) * g->c_rs + j0 + j;
                                 ldc = g->c_rs;
                                 add = g->add || !first;
+                                if (last && bias && !g->scaled) own = bias + j;
                             } else if (q.acc) {
                                 c = acc + (i0 - b0 + i) * q.nc + j;
                                 ldc = q.nc;
                                 add = !first;
                             }
                             if (panels && in_place && i < whole)
-                                NAME(tile_columns)(kc, a + i, g->a_cs, b, c, ldc, add);
+                                NAME(tile_columns)(kc, a + i, g->a_cs, b, c, ldc, add, own);
                             else if (panels)
-                                NAME(tile_columns)(kc, in_place ? edge : a + i * kc, MR, b, c, ldc, add);
+                                NAME(tile_columns)(kc, in_place ? edge : a + i * kc, MR, b, c, ldc, add, own);
                             else if (in_place && i == whole)
-                                NAME(tile_rows)(kc, edge, kc, b, c, ldc, add);
+                                NAME(tile_rows)(kc, edge, kc, b, c, ldc, add, own);
                             else
-                                NAME(tile_rows)(kc, a + i * rs, rs, b, c, ldc, add);
+                                NAME(tile_rows)(kc, a + i * rs, rs, b, c, ldc, add, own);
                             if (q.direct && whole_tile) {
-                                if (last && (g->bias || g->scaled)) {
-                                    if (bias && !g->scaled)
-                                        for (int r = 0; r < MR; r++)
-                                            for (int s = 0; s < NR; s++) c[r * ldc + s] += bias[j + s];
-                                    else
-                                        NAME(store)(g, i0 + i, j0 + j, mr, nr, c, ldc, 0, 1, bias ? bias + j : NULL);
-                                }
+                                if (last && (g->bias || g->scaled) && !own)
+                                    NAME(store)(g, i0 + i, j0 + j, mr, nr, c, ldc, 0, 1, bias ? bias + j : NULL);
                             } else if (q.acc) {
                                 if (last)
                                     NAME(store)(g, i0 + i, j0 + j, mr, nr, c, ldc, g->add, 1, bias ? bias + j : NULL);

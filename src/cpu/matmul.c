@@ -37,30 +37,35 @@ static inline vec_f64 fma_f64(vec_f64 x, vec_f64 y, vec_f64 z)
 #endif
 }
 
-/* to[p width + i] = x[i ld + p], i < rows <= width, p < k */
-static void transpose_f32(float *restrict to, int64_t width, const float *restrict x, int64_t ld, int64_t rows,
-                          int64_t k)
+static inline void transpose_4(float *restrict to, int64_t width, const float *restrict x, int64_t ld)
 {
     typedef float quad __attribute__((vector_size(16)));
     typedef float quad_u __attribute__((vector_size(16), aligned(4)));
-    int64_t i = 0;
-    for (; i + 4 <= rows; i += 4) {
-        const float *r0 = x + i * ld, *r1 = r0 + ld, *r2 = r1 + ld, *r3 = r2 + ld;
-        float *at = to + i;
-        int64_t p = 0;
-        for (; p + 4 <= k; p += 4, at += 4 * width) {
-            quad a = *(const quad_u *)(r0 + p), b = *(const quad_u *)(r1 + p);
-            quad c = *(const quad_u *)(r2 + p), d = *(const quad_u *)(r3 + p);
-            quad ab0 = __builtin_shufflevector(a, b, 0, 4, 1, 5), ab1 = __builtin_shufflevector(a, b, 2, 6, 3, 7);
-            quad cd0 = __builtin_shufflevector(c, d, 0, 4, 1, 5), cd1 = __builtin_shufflevector(c, d, 2, 6, 3, 7);
-            *(quad_u *)at = __builtin_shufflevector(ab0, cd0, 0, 1, 4, 5);
-            *(quad_u *)(at + width) = __builtin_shufflevector(ab0, cd0, 2, 3, 6, 7);
-            *(quad_u *)(at + 2 * width) = __builtin_shufflevector(ab1, cd1, 0, 1, 4, 5);
-            *(quad_u *)(at + 3 * width) = __builtin_shufflevector(ab1, cd1, 2, 3, 6, 7);
-        }
-        for (; p < k; p++, at += width) at[0] = r0[p], at[1] = r1[p], at[2] = r2[p], at[3] = r3[p];
-    }
-    for (; i < rows; i++)
+    quad a = *(const quad_u *)x, b = *(const quad_u *)(x + ld);
+    quad c = *(const quad_u *)(x + 2 * ld), d = *(const quad_u *)(x + 3 * ld);
+    quad ab0 = __builtin_shufflevector(a, b, 0, 4, 1, 5), ab1 = __builtin_shufflevector(a, b, 2, 6, 3, 7);
+    quad cd0 = __builtin_shufflevector(c, d, 0, 4, 1, 5), cd1 = __builtin_shufflevector(c, d, 2, 6, 3, 7);
+    *(quad_u *)to = __builtin_shufflevector(ab0, cd0, 0, 1, 4, 5);
+    *(quad_u *)(to + width) = __builtin_shufflevector(ab0, cd0, 2, 3, 6, 7);
+    *(quad_u *)(to + 2 * width) = __builtin_shufflevector(ab1, cd1, 0, 1, 4, 5);
+    *(quad_u *)(to + 3 * width) = __builtin_shufflevector(ab1, cd1, 2, 3, 6, 7);
+}
+
+/* to[p width + i] = x[i ld + p], i < rows <= width, p < k. Goes along the side whose lines are farther apart: many of
+ * them at a time would fight for a few cache sets. */
+static void transpose_f32(float *restrict to, int64_t width, const float *restrict x, int64_t ld, int64_t rows,
+                          int64_t k)
+{
+    int64_t i4 = rows / 4 * 4, k4 = k / 4 * 4;
+    if (width > ld)
+        for (int64_t p = 0; p < k4; p += 4)
+            for (int64_t i = 0; i < i4; i += 4) transpose_4(to + p * width + i, width, x + i * ld + p, ld);
+    else
+        for (int64_t i = 0; i < i4; i += 4)
+            for (int64_t p = 0; p < k4; p += 4) transpose_4(to + p * width + i, width, x + i * ld + p, ld);
+    for (int64_t i = 0; i < i4; i++)
+        for (int64_t p = k4; p < k; p++) to[p * width + i] = x[i * ld + p];
+    for (int64_t i = i4; i < rows; i++)
         for (int64_t p = 0; p < k; p++) to[p * width + i] = x[i * ld + p];
 }
 
