@@ -230,7 +230,7 @@ static int step(void *user)
     return bad;
 }
 
-/* x: numbers below `top`, or images. */
+/* x: numbers below `top`, or images; those of four dims with their channels last in memory, as in bench.py. */
 static int setup(trainer *t, int64_t count, const int64_t *shape, int ndim, int64_t top, int images)
 {
     int64_t n = 1;
@@ -241,6 +241,10 @@ static int setup(trainer *t, int64_t count, const int64_t *shape, int ndim, int6
     for (int64_t i = 0; i < n; i++) host[i] = i * 7919 % top, f[i] = (float)(host[i] % 97) / 97;
     for (int64_t i = 0; i < count; i++) labels[i] = i * 104729 % t->classes;
     t->x = images ? lks_from_host(ctx, LKS_F32, ndim, shape, f) : lks_from_host(ctx, LKS_I64, ndim, shape, host);
+    if (ndim == 4) {
+        static const int last[4] = {0, 2, 3, 1}, back[4] = {0, 3, 1, 2};
+        t->x = lks_permute(lks_contiguous(lks_permute(t->x, 4, last)), 4, back);
+    }
     lks_keep(t->x);
     t->target = lks_keep(lks_from_host(ctx, LKS_I64, 1, &count, labels));
     free(host);
