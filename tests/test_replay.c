@@ -20,7 +20,7 @@ typedef struct course {
     const char *what;
     lks_dtype cast; /* LKS_DTYPE_NONE: none */
     int kind, steps, overflow; /* overflow: the scale is so high that some steps are skipped */
-    int lr_at, freeze_at, trim_at, evaluate, small_at, rows_at, save, ema;
+    int lr_at, freeze_at, trim_at, evaluate, small_at, rows_at, short_at, save, ema;
     int item, fresh, outside; /* in each step: lks_item_later inside; a new input tensor; gradients cleared before it */
 } course;
 
@@ -165,6 +165,11 @@ static int train(const course *p, int graph, result *r)
             lks_release(n.in);
             n.in = NULL;
         }
+        if (p->short_at && k == p->short_at) {
+            int64_t size = INT64_C(1) << 44;
+            if (lks_empty(ctx, LKS_F32, 1, &size)) s = LKS_ERR_INTERNAL;
+            lks_error_clear(ctx);
+        }
         feed(&n, k);
         lks_random_rows(ctx, p->rows_at && k >= p->rows_at ? 100 : ROWS * lks_rank(ctx), n.rows);
         if (p->outside) lks_params_zero_grad(n.ps);
@@ -243,6 +248,7 @@ static void plans(void)
                       moved = {"an input that moves", LKS_DTYPE_NONE, LKS_ADAM, .steps = 9, .trim_at = 5},
                       small = {"a small batch in between", LKS_DTYPE_NONE, LKS_ADAM, .steps = 9, .small_at = 5},
                       rows = {"other rows", LKS_DTYPE_NONE, LKS_ADAM, .steps = 9, .rows_at = 5},
+                      room = {"memory that was short", LKS_DTYPE_NONE, LKS_ADAM, .steps = 9, .short_at = 5},
                       item = {"lks_item_later inside", LKS_DTYPE_NONE, LKS_ADAM, .steps = 6, .item = 1},
                       fresh = {"a new input each time", LKS_DTYPE_NONE, LKS_ADAM, .steps = 6, .fresh = 1},
                       outside = {"gradients cleared before it", LKS_DTYPE_NONE, LKS_ADAM, .steps = 6, .outside = 1};
@@ -257,6 +263,7 @@ static void plans(void)
     alike(&moved, 2, "");
     alike(&small, 2, "");
     alike(&rows, 3, "");
+    alike(&room, 2, "");
     alike(&item, -1, "lks_item_later");
     alike(&fresh, -1, "freed");
     alike(&outside, -1, "state");

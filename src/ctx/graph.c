@@ -229,7 +229,7 @@ static lks_status make(lks_graph *g, int capture, lks_step_fn step, void *user)
         if (lksi_host_reduce(ctx->comm, name, &good, 1, LKS_I64, LKS_MIN) != LKS_OK) good = 0;
         if (!good && !why) why = "another rank did not make it as the time before";
         ended = failed(ctx, good ? d->be->graph_keep(d->self, &g->kept) : d->be->graph_end(d->self));
-        if (good && !g->kept) why = "it waits for work from before it";
+        if (good && !g->kept) why = "it waits for work from before it, or memory was given back in it";
     }
     g->watched = traced && code == LKS_OK ? g->watched + 1 : 0;
     if (traced) {

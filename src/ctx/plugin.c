@@ -25,7 +25,7 @@
 static void make_room(lksi_base *b)
 {
     lksi_device *d = ((lks_context *)b)->dev; /* a context is a base */
-    if (d) lksi_device_trim(d);
+    if (d) lksi_device_make_room(d);
 }
 
 static const lksi_host services = {

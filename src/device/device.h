@@ -130,6 +130,8 @@ lks_status lksi_device_alloc(lksi_device *d, int64_t bytes, void **p);
 void lksi_device_free(lksi_device *d, void *p);
 /* Gives idle blocks back. */
 void lksi_device_trim(lksi_device *d);
+/* The same, and if there were none, those that graphs keep between their launches. */
+void lksi_device_make_room(lksi_device *d);
 
 /* Host-blocking copies on the compute stream (they count as waits) and queued ones. */
 lks_status lksi_device_read(lksi_device *d, void *host, const void *src, int64_t bytes);

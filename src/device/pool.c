@@ -166,6 +166,26 @@ static void give_up(struct lksi_pool *p, struct lksi_heap *h)
     }
 }
 
+/* What graphs that could be launched again keep goes back; 1: there was some. */
+static int lose_heaps(lksi_device *d)
+{
+    int some = 0;
+    for (struct lksi_heap *h = d->pool->heaps; h; h = h->next) {
+        if (h->lost || h == d->pool->entered) continue;
+        give_up(d->pool, h);
+        h->lost = some = 1;
+    }
+    if (some) lksi_device_trim(d);
+    return some;
+}
+
+void lksi_device_make_room(lksi_device *d)
+{
+    int64_t held = d->held;
+    lksi_device_trim(d);
+    if (d->held == held) lose_heaps(d);
+}
+
 /* Memory from the backend; at first failure the idle blocks are given back. */
 static void *raw(lksi_device *d, int64_t bytes)
 {
@@ -174,15 +194,8 @@ static void *raw(lksi_device *d, int64_t bytes)
         lksi_device_trim(d);
         addr = NULL;
         if (d->be->alloc(d->self, bytes, &addr) != LKS_OK || !addr) { /* graphs are made again, this is needed now */
-            int some = 0;
-            for (struct lksi_heap *h = d->pool->heaps; h; h = h->next) {
-                if (h->lost || h == d->pool->entered) continue;
-                give_up(d->pool, h);
-                h->lost = some = 1;
-            }
             addr = NULL;
-            if (some) lksi_device_trim(d);
-            if (!some || d->be->alloc(d->self, bytes, &addr) != LKS_OK || !addr) return NULL;
+            if (!lose_heaps(d) || d->be->alloc(d->self, bytes, &addr) != LKS_OK || !addr) return NULL;
         }
     }
     d->held += bytes;
