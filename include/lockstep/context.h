@@ -163,8 +163,10 @@ LKS_API lks_status lks_graph_end(lks_context *ctx);
  *   loaded, at any time between steps.
  * - Never replayed, but gathered each time as by lks_graph_begin, is a step that waits for the device or uploads more
  *   than 4 KiB, that calls lks_item_later or lks_optim_report, whose ranks exchange messages (reductions over MPI,
- *   running statistics on several ranks), or that leaves things in another state than it found them: gradients are set
- *   to zero in it, not before. lks_graph_why tells.
+ *   running statistics on several ranks), that an observer watches, or that leaves things in another state than it
+ *   found them: gradients are set to zero in it, not before. lks_graph_why tells.
+ * - Functions of the program (lks_hook_add, lks_custom_call, lks_recompute) are not called in a replay; what they ask
+ *   of the device is part of it.
  * - Its memory is its own while the graph lives, also between steps; it is given up where memory is short, and the step
  *   then captured anew. lks_memory_peak counts it while it runs.
  *

@@ -51,7 +51,7 @@ static void walk(lks_context *ctx, lksi_moves *m, int what)
     lksi_fact(m, ctx->seed);
     lksi_fact(m, ctx->base.code);
     lksi_fact_at(m, ctx->recompute);
-    lksi_fact(m, ctx->observer != NULL);
+    if (ctx->observer) m->once = "an observer wants to see its ops (lks_observe)";
     lksi_counter(m, &ctx->attempt);
     lksi_counter(m, &ctx->scales);
     lksi_place(m, &ctx->call);
