@@ -330,8 +330,9 @@ static void NAME(look_part)(void *arg, int64_t begin, int64_t end, int worker)
             void *to = io_at(x->data, x->dtype, n * x->stride[0] + c0 * x->stride[1] + d * x->stride[2] +
                                                     j * x->stride[3]);
             REAL *sum = in_place ? to : own;
-            if (one) memset(sum, 0, (size_t)(s->stride[2] * s->phase) * sizeof(REAL));
-            for (int64_t k = 0; k < width && !one; k++) memset(sum + k * step, 0, (size_t)channels * sizeof(REAL));
+            int64_t whole = one ? s->stride[2] * s->phase : step == channels ? width * channels : 0;
+            memset(sum, 0, (size_t)whole * sizeof(REAL));
+            for (int64_t k = 0; k < width && !whole; k++) memset(sum + k * step, 0, (size_t)channels * sizeof(REAL));
             for (int64_t a = o.begin; a < o.end; a += o.full)
                 for (int64_t b = i.begin; b < i.end; b += i.full) {
                     int64_t y_at = n * y->stride[0] + c0 * y->stride[1] + a * y->stride[2] + b * y->stride[3];
