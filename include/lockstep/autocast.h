@@ -31,6 +31,8 @@ enum lks_policy_table { LKS_TABLE_CPU, LKS_TABLE_CUDA };
 LKS_API lks_status lks_autocast_begin(lks_context *ctx, lks_dtype dtype, int enabled, int cache);
 /* Closes the innermost region and restores the state before it, also after a failed op. Local. */
 LKS_API lks_status lks_autocast_end(lks_context *ctx);
+/* Of the innermost region: 1 if it casts (0: not, or there is none), its dtype (LKS_BF16 where there is none); how many
+ * are open. Local. */
 LKS_API int lks_autocast_enabled(const lks_context *ctx);
 LKS_API lks_dtype lks_autocast_dtype(const lks_context *ctx);
 LKS_API int lks_autocast_depth(const lks_context *ctx);

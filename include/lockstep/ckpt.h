@@ -16,7 +16,8 @@
 extern "C" {
 #endif
 
-/* A checkpoint object names what is saved and loaded; it borrows the objects, which must outlive it. Local. */
+/* A checkpoint object names what is saved and loaded; it borrows the objects, which must outlive it. policy: of
+ * lks_scaler_load_text (scaler.h), for a file whose scaler has another schedule. Local. */
 LKS_API lks_status lks_checkpoint_create(lks_context *ctx, lks_checkpoint **c);
 LKS_API void lks_checkpoint_destroy(lks_checkpoint **c);
 LKS_API lks_status lks_checkpoint_set_params(lks_checkpoint *c, lks_params *ps);
@@ -34,9 +35,12 @@ LKS_API lks_status lks_checkpoint_get_text(lks_checkpoint *c, const char *key, c
  * what fits; *missing and *unexpected of lks_checkpoint_load count them. Local. */
 LKS_API lks_status lks_checkpoint_set_strict(lks_checkpoint *c, int strict);
 
-/* Writes `path` (its folder must exist). Random state and data position are included. Collective. */
+/* Writes `path` (its folder must exist). Random state and data position are included. Errors: LKS_ERR_IO,
+ * LKS_ERR_NO_SPACE; the file that was there stays. Collective. */
 LKS_API lks_status lks_checkpoint_save(lks_checkpoint *c, const char *path);
-/* Restores from `path`, at any rank count. missing, unexpected may be NULL. Collective. */
+/* Restores from `path`, at any rank count. missing, unexpected may be NULL. Errors: LKS_ERR_NOT_FOUND, LKS_ERR_CORRUPT
+ * (damaged, truncated, foreign), LKS_ERR_UNSUPPORTED (newer), LKS_ERR_MISMATCH (not what the program built): all is as
+ * it was before. Collective. */
 LKS_API lks_status lks_checkpoint_load(lks_checkpoint *c, const char *path, int *missing, int *unexpected);
 /* Reads /program and attributes only, changing nothing else (for tools that build the model from the file).
  * Collective. */

@@ -24,12 +24,14 @@ extern "C" {
 enum lks_reduce { LKS_SUM, LKS_MEAN, LKS_MIN, LKS_MAX, LKS_PRODUCT };
 
 /* In place over all ranks; contributions are combined in rank order 0, 1, ... f16 and bf16 are staged to float32,
- * reduced (and divided), and rounded once. MEAN needs a float dtype. The result has the same bits on every rank.
- * Collective. */
+ * reduced (and divided), and rounded once. Any shape and strides but expanded dims, as many elements of the same dtype
+ * on every rank. MEAN needs a floating or complex dtype; complex: SUM and MEAN, bool: MIN and MAX alone. The result has
+ * the same bits on every rank; it is not recorded. Collective. */
 LKS_API lks_status lks_all_reduce(lks_tensor *t, int op);
-/* Overwrites t on every rank with root's. Collective. */
+/* Overwrites t on every rank with root's: as many elements of any dtype, strides as above. Collective. */
 LKS_API lks_status lks_broadcast(lks_tensor *t, int root);
-/* [d0, ...] of each rank, joined along dim 0 in rank order: [sum d0, ...]; the other dims must agree. Collective. */
+/* [d0, ...] of each rank, joined along dim 0 in rank order: [sum d0, ...]; other dims and the dtype must agree. A new
+ * tensor, not recorded. Collective. */
 LKS_API lks_tensor *lks_all_gather(lks_tensor *t);
 /* Returns when every rank has called it. Collective. */
 LKS_API lks_status lks_barrier(lks_context *ctx);

@@ -16,7 +16,8 @@ extern "C" {
 
 /* Text: n files, read as bytes in windows of length seq_len (+ 1 for the target); the last valid_fraction of each file
  * is the validation part, windows never cross the border or files. A batch is (input int64 [b, T], target int64 [b,
- * T]). Reads by offset; no file is held in memory. Collective. */
+ * T]). Reads by offset; no file is held in memory. A file that is not there is LKS_ERR_NOT_FOUND, one that cannot be
+ * read LKS_ERR_IO; ranks that see different files: LKS_ERR_MISMATCH. Collective. */
 LKS_API lks_status lks_loader_text(lks_context *ctx, int n, const char *const *paths, int64_t seq_len,
                                    double valid_fraction, lks_loader **loader);
 /* HDF5 arrays: datasets `inputs` [N, ...] and `targets` [N, ...] over n files joined along dim 0, read by hyperslab;
@@ -24,9 +25,11 @@ LKS_API lks_status lks_loader_text(lks_context *ctx, int n, const char *const *p
  * targets as int64. A name may take a part of its dataset as NumPy writes it, start:stop:step or an index (which drops
  * the dim) for each dim, from the end where negative: with "u[:-1]" and "u[1:]" a field is followed by the next one.
  * The first dim is that of the samples and takes a range; what lies outside the dataset is an error. A seeded shuffle
- * sets aside valid_fraction for validation. Collective. */
+ * sets aside valid_fraction for validation. Errors as for text; LKS_ERR_NOT_FOUND also names the datasets that are
+ * there, LKS_ERR_CORRUPT: not an HDF5 file, or damaged. Collective. */
 LKS_API lks_status lks_loader_hdf5(lks_context *ctx, int n, const char *const *paths, const char *inputs,
                                    const char *targets, double valid_fraction, lks_loader **loader);
+/* Ends reading ahead, too. Local. */
 LKS_API void lks_loader_destroy(lks_loader **loader);
 /* Arrays: numbers that float32 does not hold (float64, integers) are delivered as float64, all others as float32, none
  * divided. Local, the same on every rank. */
@@ -74,10 +77,11 @@ LKS_API int64_t lks_loader_fingerprint(const lks_loader *loader);
 
 /* --- results ------------------------------------------------------------------------------------------------------
  * One array [N, ...] as dataset `name` (with groups: "run/u") of a new HDF5 file that all ranks write; `path` appears,
- * or is replaced, when it is whole. */
+ * or is replaced, when it is whole. Errors: LKS_ERR_IO, LKS_ERR_NO_SPACE. */
 
+/* shape has ndim entries. Collective. */
 LKS_API lks_status lks_output_create(lks_context *ctx, const char *path, const char *name, lks_dtype dtype, int ndim,
-                                     const int64_t *shape, lks_output **output); /* Collective. */
+                                     const int64_t *shape, lks_output **output);
 /* Rows [first, first + rows) from host memory, row-major, of the dataset's dtype; rows nobody writes are zero. Local
  * (fails on this rank alone; agree before going on). */
 LKS_API lks_status lks_output_write(lks_output *output, int64_t first, int64_t rows, const void *data);

@@ -44,7 +44,8 @@ LKS_API lks_status lks_params_set_trainable(lks_params *ps, int i, int on);
 /* Marks every gradient absent. Local. */
 LKS_API lks_status lks_params_zero_grad(lks_params *ps);
 
-/* --- initialisers: in place, drawn from the context's random numbers (replicated) ----------------------------- */
+/* --- initialisers: in place, of any shape and floating dtype, drawn from the context's random numbers (replicated);
+ * not recorded. All Local ---------------------------------------------------------------------------------------- */
 
 /* Kaiming uniform with a = sqrt(5) as PyTorch's linear and conv layers use it: U(-1/sqrt(fan_in), 1/sqrt(fan_in)). */
 LKS_API lks_status lks_init_kaiming_uniform(lks_tensor *w, int64_t fan_in);
@@ -58,6 +59,8 @@ LKS_API lks_status lks_init_kaiming_normal(lks_tensor *w, int64_t fan_in);
  * PyTorch does. dtype of parameters is float32 unless the set was told otherwise. A module that contains others owns
  * them. Free with lks_module_destroy. All Local; the same calls in the same order on every rank. */
 
+/* x [..., in] gives [..., out], indices of any shape [..., dim], x [N, in, H, W] what lks_conv2d says; a norm over the
+ * last dim. weight [out, in], [count, dim], [out, in, kernel, kernel], [dim]; bias [out], [dim]. */
 LKS_API lks_status lks_linear_create(lks_params *ps, const char *prefix, int64_t in, int64_t out, int bias,
                                      lks_module **m);
 LKS_API lks_status lks_embedding_create(lks_params *ps, const char *prefix, int64_t count, int64_t dim, lks_module **m);
@@ -68,6 +71,7 @@ LKS_API lks_status lks_layer_norm_create(lks_params *ps, const char *prefix, int
  * becomes theirs when the step is applied. */
 LKS_API lks_status lks_batch_norm2d_create(lks_params *ps, const char *prefix, int64_t channels, double momentum,
                                            double eps, lks_module **m);
+/* lks_dropout with probability p in [0, 1) in train mode, its input itself in eval mode. */
 LKS_API lks_status lks_dropout_create(lks_params *ps, double p, lks_module **m);
 /* Multi-head self-attention, x [B, T, dim]: qkv projection, attention, output projection, dropout on both. Parameters
  * qkv.weight [3 dim, dim], qkv.bias, proj.weight, proj.bias, started as PyTorch's MultiheadAttention. */

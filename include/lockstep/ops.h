@@ -25,6 +25,7 @@ extern "C" {
 LKS_API lks_tensor *lks_reshape(lks_tensor *x, int ndim, const int64_t *shape);
 /* Dims d..e (inclusive) folded into one. */
 LKS_API lks_tensor *lks_flatten(lks_tensor *x, int d, int e);
+/* Dims in another order: dim i of the result is dim dims[i] of x, each once. Two dims exchanged. */
 LKS_API lks_tensor *lks_permute(lks_tensor *x, int ndim, const int *dims);
 LKS_API lks_tensor *lks_transpose(lks_tensor *x, int d0, int d1);
 /* x[start:end:step] along dim, Python's rules (negative from the end, clamped), step >= 1. */
@@ -67,6 +68,7 @@ LKS_API lks_tensor *lks_affine(lks_tensor *x, double scale, double shift);
 LKS_API lks_tensor *lks_add_scalar(lks_tensor *x, double v);
 LKS_API lks_tensor *lks_mul_scalar(lks_tensor *x, double v);
 LKS_API lks_tensor *lks_neg(lks_tensor *x);
+/* Of each element; x's dtype, of integers float32. */
 LKS_API lks_tensor *lks_exp(lks_tensor *x);
 LKS_API lks_tensor *lks_log(lks_tensor *x);
 /* Gradient at 0 is 0 where the incoming gradient is exactly 0, else inf. */
@@ -155,7 +157,7 @@ LKS_API lks_tensor *lks_mean(lks_tensor *x, int ndims, const int *dims, int keep
 /* Largest element along dim and its int64 index (first of ties; NaN wins). indices may be NULL. Gradient goes to the
  * index. An empty dim is LKS_ERR_SHAPE. */
 LKS_API lks_status lks_max(lks_tensor *x, int dim, int keepdim, lks_tensor **values, lks_tensor **indices);
-/* Largest element of all (0-dim). */
+/* Largest element of all (0-dim). Its place along dim, int64. */
 LKS_API lks_tensor *lks_max_all(lks_tensor *x);
 LKS_API lks_tensor *lks_argmax(lks_tensor *x, int dim, int keepdim);
 /* The same for the smallest. */
@@ -336,7 +338,8 @@ LKS_API lks_tensor *lks_group_norm(lks_tensor *x, int64_t groups, lks_tensor *we
 
 /* --- softmax and losses ------------------------------------------------------------------------------------------ */
 
-/* A slice whose entries are all -inf gives zeros and a zero gradient. */
+/* exp(x) / sum exp(x) along dim, and its logarithm, x - log sum exp(x), both without overflow. x's shape and floating
+ * dtype. A slice whose entries are all -inf gives zeros (-inf) and a zero gradient. */
 LKS_API lks_tensor *lks_softmax(lks_tensor *x, int dim);
 LKS_API lks_tensor *lks_log_softmax(lks_tensor *x, int dim);
 /* softmax(-x). */
@@ -439,6 +442,7 @@ LKS_API lks_tensor *lks_ctc_loss(lks_tensor *log_probs, lks_tensor *targets, lks
 
 /* weight [V, D], index int64 or int32 of any shape: [..., D]. Out of range: as the target of cross_entropy. */
 LKS_API lks_tensor *lks_embedding(lks_tensor *weight, lks_tensor *index);
+/* n tensors joined along dim, in which alone their shapes may differ ([0] goes with any); promoted. */
 LKS_API lks_tensor *lks_cat(int n, lks_tensor *const *x, int dim);
 /* Tensors of one shape joined along a new dim. */
 LKS_API lks_tensor *lks_stack(int n, lks_tensor *const *x, int dim);

@@ -21,7 +21,7 @@ LKS_API lks_tensor *lks_empty(lks_context *ctx, lks_dtype dtype, int ndim, const
 LKS_API lks_tensor *lks_zeros(lks_context *ctx, lks_dtype dtype, int ndim, const int64_t *shape);
 LKS_API lks_tensor *lks_ones(lks_context *ctx, lks_dtype dtype, int ndim, const int64_t *shape);
 LKS_API lks_tensor *lks_full(lks_context *ctx, lks_dtype dtype, int ndim, const int64_t *shape, double value);
-/* 0, 1, ..., n-1 along one dimension. Local. */
+/* 0, 1, ..., n-1 along one dimension, in any real dtype. Local. */
 LKS_API lks_tensor *lks_arange(lks_context *ctx, lks_dtype dtype, int64_t n);
 /* New tensor holding a copy of host memory, row-major; the memory may be reused when the call returns. Local. */
 LKS_API lks_tensor *lks_from_host(lks_context *ctx, lks_dtype dtype, int ndim, const int64_t *shape, const void *data);
@@ -34,7 +34,7 @@ LKS_API lks_tensor *lks_wrap(lks_context *ctx, void *data, lks_dtype dtype, int 
 /* Copies all elements to host memory in row-major order; `bytes` must be numel * element size. Waits for the device.
  * Local. */
 LKS_API lks_status lks_to_host(lks_tensor *t, void *data, int64_t bytes);
-/* Value of a one-element tensor as a double. Waits for the device. Local. */
+/* Value of a one-element tensor of any shape and real dtype as a double. Waits for the device. Local. */
 LKS_API lks_status lks_item(lks_tensor *t, double *value);
 /* The same without waiting now: queues the reading of t's value and returns a ticket (> 0, or a negative status);
  * lks_item_take gives the value later and waits only until that reading is done. The last 64 tickets are kept. Local.
