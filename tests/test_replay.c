@@ -21,6 +21,7 @@ typedef struct course {
     lks_dtype cast; /* LKS_DTYPE_NONE: none */
     int kind, steps, overflow; /* overflow: the scale is so high that some steps are skipped */
     int lr_at, freeze_at, trim_at, evaluate, small_at, rows_at, short_at, save, ema;
+    int fft; /* transforms there and back in the forward */
     int item, fresh, outside; /* in each step: lks_item_later inside; a new input tensor; gradients cleared before it */
 } course;
 
@@ -52,6 +53,8 @@ static lks_status calls(void *user)
     if (n->clear) lks_params_zero_grad(n->ps);
     if (cast) lks_autocast_begin(ctx, n->p->cast, 1, 1);
     lks_tensor *y = lks_module_forward(n->m, n->in);
+    if (n->p->fft)
+        y = lks_transpose(lks_fft_irfft(lks_fft_rfft(lks_transpose(y, 0, 1), -1, 0, 0), OUT, 0, 0), 0, 1);
     lks_tensor *loss = lks_mse_loss(y, n->target, LKS_REDUCTION_SUM);
     if (cast) lks_autocast_end(ctx);
     if (n->p->item) lks_item_later(loss);
@@ -249,6 +252,7 @@ static void plans(void)
                       small = {"a small batch in between", LKS_DTYPE_NONE, LKS_ADAM, .steps = 9, .small_at = 5},
                       rows = {"other rows", LKS_DTYPE_NONE, LKS_ADAM, .steps = 9, .rows_at = 5},
                       room = {"memory that was short", LKS_DTYPE_NONE, LKS_ADAM, .steps = 9, .short_at = 5},
+                      fft = {"Fourier transforms", LKS_DTYPE_NONE, LKS_ADAM, .steps = 7, .fft = 1},
                       item = {"lks_item_later inside", LKS_DTYPE_NONE, LKS_ADAM, .steps = 6, .item = 1},
                       fresh = {"a new input each time", LKS_DTYPE_NONE, LKS_ADAM, .steps = 6, .fresh = 1},
                       outside = {"gradients cleared before it", LKS_DTYPE_NONE, LKS_ADAM, .steps = 6, .outside = 1};
@@ -264,9 +268,48 @@ static void plans(void)
     alike(&small, 2, "");
     alike(&rows, 3, "");
     alike(&room, 2, "");
+    int64_t four = 4;
+    if (lks_fft_fft(lks_ones(ctx, LKS_C64, 1, &four), -1, 0, 0)) alike(&fft, 1, "");
+    else skip(5, "no library of Fourier transforms");
+    lks_error_clear(ctx);
     alike(&item, -1, "lks_item_later");
     alike(&fresh, -1, "freed");
     alike(&outside, -1, "state");
+}
+
+/* --- two networks in turn, each with a graph, an optimizer and a scaler of its own --- */
+
+static void two(void)
+{
+    static const course c = {"two networks in turn", LKS_F16, LKS_ADAMW, .steps = 14, .overflow = 1};
+    static float w[2][2][HIDDEN * IN];
+    int64_t replayed[2] = {0, 0};
+    lks_status s = LKS_OK;
+    for (int graph = 0; graph < 2; graph++) {
+        net n[2];
+        lks_graph *g[2] = {NULL, NULL};
+        for (int i = 0; i < 2; i++) {
+            open_net(&n[i], &c);
+            if (graph && s == LKS_OK) s = lks_graph_create(ctx, &g[i]);
+        }
+        for (int k = 0; k < 2 * c.steps && s == LKS_OK; k++) {
+            int i = k % 3 == 2; /* the first one twice as often */
+            lks_scope_begin(ctx);
+            feed(&n[i], k);
+            lks_random_rows(ctx, 0, ROWS);
+            s = lks_graph_step(g[i], 0, calls, &n[i]);
+            lks_scope_end(ctx);
+        }
+        for (int i = 0; i < 2; i++) {
+            if (s == LKS_OK) s = lks_to_host(lks_params_tensor(n[i].ps, 0), w[graph][i], sizeof w[graph][i]);
+            lks_graph_counts(g[i], NULL, NULL, &replayed[i]);
+            lks_graph_destroy(&g[i]);
+        }
+        for (int i = 0; i < 2; i++) close_net(&n[i]);
+    }
+    ok(s == LKS_OK && memcmp(w[0], w[1], sizeof w[0]) == 0, "%s: the bits of the calls %s", c.what, lks_error(ctx));
+    ok(replayed[0] > 10 && replayed[1] > 4, "and both are replayed (%lld, %lld)", (long long)replayed[0],
+       (long long)replayed[1]);
 }
 
 /* --- what is refused --- */
@@ -349,6 +392,7 @@ int main(int argc, char **argv)
         open_context(argc > 1 ? MPI_COMM_WORLD : MPI_COMM_NULL, device);
         diag("%s", lks_transport(ctx));
         plans();
+        if (argc == 1) two();
         if (argc == 1) refused();
         ok(lks_error_code(ctx) == LKS_OK, "no error is left: %s", lks_error(ctx));
         lks_context_destroy(&ctx);

@@ -14,15 +14,15 @@
 
 /* --- what steps move --- */
 
-static void list_parameter(const lks_context *ctx, lks_tensor *t, lksi_moves *m)
+static void list_parameter(lks_tensor *t, lksi_moves *m)
 {
     lksi_fact(m, (t->grad != NULL) | (t->grad == t->grad_slot) << 1 | (t->hooks != NULL) << 2);
     if (t->grad_slot) lksi_counter(m, &t->grad_slot->st->version);
     if (!t->grad) return;
     if (t->grad != t->grad_slot) lksi_counter(m, &t->grad->st->version);
     lksi_stamp(m, &t->grad_version, t->grad->st->version);
-    if (t->grad_scale > 0) lksi_stamp(m, &t->grad_scale, ctx->scales);
-    else lksi_fact(m, t->grad_scale);
+    lksi_fact(m, t->grad_scale > 0 ? 1 : t->grad_scale);
+    if (t->grad_scale > 0) lksi_counter(m, &t->grad_scale);
 }
 
 static void list_arena(lksi_arena *a, lksi_moves *m)
@@ -55,7 +55,7 @@ static void list(void *self, lksi_moves *m)
         lksi_fact_at(m, e->t->v.data);
         lksi_fact_at(m, e->staged);
         lksi_counter(m, &e->t->st->version);
-        if (!e->is_buffer) list_parameter(ps->ctx, e->t, m);
+        if (!e->is_buffer) list_parameter(e->t, m);
         if (!e->staged) continue;
         lksi_counter(m, &e->staged->st->version);
         lksi_stamp(m, &e->staged_version, e->staged->st->version);

@@ -41,7 +41,7 @@ static void list(void *self, lksi_moves *m)
     lksi_fact(m, s->at);
     lksi_fact(m, s->window);
     lksi_counter(m, &s->round);
-    lksi_stamp(m, &s->number, s->ctx->scales);
+    lksi_counter(m, &s->number);
     if (s->scale) lksi_counter(m, &s->scale->st->version);
 }
 
