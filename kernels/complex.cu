@@ -209,7 +209,7 @@ extern "C" lks_status lksi_cuda_on_pairs(cudaStream_t stream, const lksi_args *a
         f.scale = a->attr.affine.scale, f.shift = a->attr.affine.shift;
         return run<1>(stream, a, f);
     }
-    return lksi_cuda_why(a, LKS_ERR_UNSUPPORTED, "there is no kernel for complex tensors");
+    return lksi_why(a, LKS_ERR_UNSUPPORTED, "there is no kernel for complex tensors");
 }
 
 /* --- rows --- */

@@ -197,8 +197,8 @@ LKSI_CUDA(embedding_backward)
     s.dw = dw->data, s.dtype = dw->dtype, s.s0 = dw->stride[0], s.s1 = dw->stride[1];
     if (s.rows == 0 || s.columns == 0) return LKS_OK;
     if (s.n >= 0xffffffffll || s.rows >= 0xffffffffll)
-        return lksi_cuda_why(a, LKS_ERR_UNSUPPORTED, "%lld indices into %lld rows: fewer than 2^32 of either",
-                             (long long)s.n, (long long)s.rows);
+        return lksi_why(a, LKS_ERR_UNSUPPORTED, "%lld indices into %lld rows: fewer than 2^32 of either",
+                        (long long)s.n, (long long)s.rows);
     void *p;
     lks_status code = lksi_cuda_scratch(cuda, stream, a, 0, sort_bytes<uint32_t>(s.n), &p);
     if (code != LKS_OK) return code;

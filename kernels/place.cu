@@ -143,7 +143,7 @@ static lks_status begin_places(lksi_cuda *cuda, cudaStream_t stream, const lksi_
 {
     void *p;
     if (count >= 0xffffffffll)
-        return lksi_cuda_why(a, LKS_ERR_UNSUPPORTED, "%lld places; fewer than 2^32 can be sorted", (long long)count);
+        return lksi_why(a, LKS_ERR_UNSUPPORTED, "%lld places; fewer than 2^32 can be sorted", (long long)count);
     lks_status code = lksi_cuda_scratch(cuda, stream, a, 0, sort_bytes<K>(count), &p);
     if (code == LKS_OK) *s = sorter_of<K>(p, count);
     return code;

@@ -374,8 +374,8 @@ template <class C> static lks_status backward(lksi_cuda *cuda, cudaStream_t stre
     if (size(s.dx) == 0) return lksi_cuda_launched(a);
     const int64_t batch = s.x.shape[0], slots = batch * s.pixels * s.most, cells = batch * s.plane;
     if (s.pixels * s.most >= (int64_t)1 << 31)
-        return lksi_cuda_why(a, LKS_ERR_UNSUPPORTED, "%lld places of an image, of %lld taps: fewer than 2^31 taps",
-                             (long long)s.pixels, (long long)s.most);
+        return lksi_why(a, LKS_ERR_UNSUPPORTED, "%lld places of an image, of %lld taps: fewer than 2^31 taps",
+                        (long long)s.pixels, (long long)s.most);
     void *p;
     lks_status code = lksi_cuda_scratch(cuda, stream, a, 0, slots * (int64_t)(sizeof(C) + 4) + 2 * cells * 4 + 256, &p);
     if (code != LKS_OK) return code;

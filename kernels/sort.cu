@@ -120,8 +120,8 @@ template <class K, class T>
 static lks_status sort_long(lksi_cuda *cuda, cudaStream_t stream, const lksi_args *a, const lines &s, int bits)
 {
     if (s.n >= (int64_t)1 << 32)
-        return lksi_cuda_why(a, LKS_ERR_UNSUPPORTED, "lines of %lld elements; fewer than 2^32 can be sorted",
-                             (long long)s.n);
+        return lksi_why(a, LKS_ERR_UNSUPPORTED, "lines of %lld elements; fewer than 2^32 can be sorted",
+                        (long long)s.n);
     int64_t at_once = ((int64_t)1 << 28) / s.n; /* lines */
     at_once = at_once < 1 ? 1 : at_once > s.outer.n ? s.outer.n : at_once;
     void *p;

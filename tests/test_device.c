@@ -37,7 +37,7 @@ static lks_status test_slow(lksi_cpu *cpu, const lksi_args *a)
 static lks_status test_fails(lksi_cpu *cpu, const lksi_args *a)
 {
     (void)cpu;
-    return lksi_kernel_why(a, LKS_ERR_ARGUMENT, "index %d is out of range", 17);
+    return lksi_why(a, LKS_ERR_ARGUMENT, "index %d is out of range", 17);
 }
 
 static void fill_range(void *arg, int64_t begin, int64_t end, int worker)

@@ -46,8 +46,8 @@ static double get_lse(const lksi_view *lse, int64_t b, int64_t h, int64_t t)
 
 static lks_status no_memory(const lksi_args *a, const head_job *s)
 {
-    return lksi_kernel_why(a, LKS_ERR_MEMORY, "no memory for %lld bytes of work space on each thread",
-                           (long long)s->bytes);
+    return lksi_why(a, LKS_ERR_MEMORY, "no memory for %lld bytes of work space on each thread",
+                    (long long)s->bytes);
 }
 
 /* exp(x) for x <= 0; 0 where it would be denormal, as all that a mask hides is: each of those would cost as much

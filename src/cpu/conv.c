@@ -82,7 +82,7 @@ static int64_t block_size(int64_t depth, int64_t pixels)
 
 static lks_status no_memory(const lksi_args *a)
 {
-    return lksi_kernel_why(a, LKS_ERR_MEMORY, "no memory for the work space of a convolution");
+    return lksi_why(a, LKS_ERR_MEMORY, "no memory for the work space of a convolution");
 }
 
 #define transpose_f32 LKSI_LOCAL(transpose_f32)

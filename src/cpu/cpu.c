@@ -215,16 +215,6 @@ const char *lksi_cpu_isa(const lksi_cpu *cpu)
     return cpu->isa;
 }
 
-lks_status lksi_kernel_why(const lksi_args *a, lks_status code, const char *format, ...)
-{
-    if (!a->why) return code;
-    va_list args;
-    va_start(args, format);
-    vsnprintf(a->why, LKSI_WHY, format, args);
-    va_end(args);
-    return code;
-}
-
 /* The backend's entries; self is the lksi_cpu. */
 
 static lks_status be_open(lksi_base *b, const lksi_device_options *o, void **self)
@@ -340,7 +330,7 @@ static lks_status be_launch(void *self, int stream, const lksi_args *a)
     lksi_cpu *cpu = self;
     (void)stream;
     lksi_cpu_kernel kernel = cpu->table[a->op];
-    if (__builtin_expect(!kernel, 0)) return lksi_kernel_why(a, LKS_ERR_UNSUPPORTED, "there is no kernel for it");
+    if (__builtin_expect(!kernel, 0)) return lksi_why(a, LKS_ERR_UNSUPPORTED, "there is no kernel for it");
     return kernel(cpu, a);
 }
 

@@ -46,8 +46,4 @@ typedef lks_status (*lksi_cpu_kernel)(lksi_cpu *cpu, const lksi_args *a);
 /* Any other non-static name in a kernel file must be LKSI_LOCAL(name). */
 #define LKSI_LOCAL(name) LKSI_PASTE(lksi_##name, LKSI_ISA)
 
-/* Failure inside a kernel: text for the caller, returns code. */
-lks_status lksi_kernel_why(const lksi_args *a, lks_status code, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
-
 #endif

@@ -61,16 +61,16 @@ static lks_status prepare(lksi_cpu *cpu, job *s, const lksi_args *a, int first, 
     for (int64_t n = 0; n < samples; n++) {
         int64_t t = index_of(&s->input_length, n), l = index_of(&s->target_length, n);
         if (t < 0 || t > steps)
-            return lksi_kernel_why(a, LKS_ERR_ARGUMENT, "input length %lld of sample %lld is outside [0, %lld]",
-                                   (long long)t, (long long)n, (long long)steps);
+            return lksi_why(a, LKS_ERR_ARGUMENT, "input length %lld of sample %lld is outside [0, %lld]",
+                            (long long)t, (long long)n, (long long)steps);
         if (l < 0 || l > s->target.n)
-            return lksi_kernel_why(a, LKS_ERR_ARGUMENT, "target length %lld of sample %lld is outside [0, %lld]",
-                                   (long long)l, (long long)n, (long long)s->target.n);
+            return lksi_why(a, LKS_ERR_ARGUMENT, "target length %lld of sample %lld is outside [0, %lld]",
+                            (long long)l, (long long)n, (long long)s->target.n);
         for (int64_t i = 0; i < l; i++) {
             int64_t k = label_at(s, n, i);
             if (k < 0 || k >= classes || k == s->blank)
-                return lksi_kernel_why(a, LKS_ERR_ARGUMENT,
-                                       "target %lld at place %lld of sample %lld is outside [0, %lld) or the blank",
+                return lksi_why(a, LKS_ERR_ARGUMENT,
+                                "target %lld at place %lld of sample %lld is outside [0, %lld) or the blank",
                                        (long long)k, (long long)i, (long long)n, (long long)classes);
         }
     }
@@ -79,7 +79,7 @@ static lks_status prepare(lksi_cpu *cpu, job *s, const lksi_args *a, int first, 
     s->scratch_each = ((rows * row + classes) * 8 + 63) / 64 * 64;
     s->scratch = lksi_scratch(cpu, -1, 0, lksi_cpu_workers(cpu) * s->scratch_each + 64);
     s->loss = lksi_scratch(cpu, -1, 1, samples * 8 + 64);
-    if (!s->scratch || !s->loss) return lksi_kernel_why(a, LKS_ERR_MEMORY, "no memory for scratch");
+    if (!s->scratch || !s->loss) return lksi_why(a, LKS_ERR_MEMORY, "no memory for scratch");
     return LKS_OK;
 }
 

@@ -61,7 +61,7 @@ static lks_status run(lksi_cpu *cpu, const lksi_args *a, distance *s, int backwa
     s->x_blocks = (s->x_rows + COLUMNS - 1) / COLUMNS, s->y_blocks = (s->y_rows + COLUMNS - 1) / COLUMNS;
     s->scratch_each = ((backward ? 4 : COLUMNS + 2) * s->m * (dbl ? 8 : 4) + 127) / 64 * 64;
     s->scratch = lksi_scratch(cpu, -1, 0, lksi_cpu_workers(cpu) * s->scratch_each);
-    if (!s->scratch) return lksi_kernel_why(a, LKS_ERR_MEMORY, "no memory for scratch");
+    if (!s->scratch) return lksi_why(a, LKS_ERR_MEMORY, "no memory for scratch");
     int64_t batch = s->x_rows ? s->x.rows / s->x_rows : 0;
     if (backward)
         lksi_parallel(cpu, s->x.rows, 1 + 16384 / (s->m * s->y_rows + 1), dbl ? backward_d : backward_f, s);

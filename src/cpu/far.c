@@ -506,10 +506,10 @@ static lks_status far_launch(void *self, int stream, const lksi_args *a)
     pthread_mutex_lock(&f->lock);
     lks_status code = report(f);
     pthread_mutex_unlock(&f->lock);
-    if (code != LKS_OK) return lksi_kernel_why(a, code, "an earlier call failed: %s", f->failure);
-    if (!far_has(f, a->op)) return lksi_kernel_why(a, LKS_ERR_UNSUPPORTED, "there is no kernel for it");
+    if (code != LKS_OK) return lksi_why(a, code, "an earlier call failed: %s", f->failure);
+    if (!far_has(f, a->op)) return lksi_why(a, LKS_ERR_UNSUPPORTED, "there is no kernel for it");
     struct command *c = new_command(f, KERNEL, (a->nin + a->nout) * (int64_t)sizeof(lksi_view));
-    if (!c) return lksi_kernel_why(a, LKS_ERR_MEMORY, "out of host memory");
+    if (!c) return lksi_why(a, LKS_ERR_MEMORY, "out of host memory");
     lksi_view *in = (lksi_view *)c->payload, *out = in + a->nin;
     c->args = *a;
     c->args.in = in, c->args.out = out, c->args.why = c->why;
@@ -520,7 +520,7 @@ static lks_status far_launch(void *self, int stream, const lksi_args *a)
     }
     if (!fine) {
         free(c);
-        return lksi_kernel_why(a, LKS_ERR_INTERNAL, "an address that was handed to the kernel is not device memory");
+        return lksi_why(a, LKS_ERR_INTERNAL, "an address that was handed to the kernel is not device memory");
     }
     pthread_mutex_lock(&f->lock);
     queue(f, stream, c);

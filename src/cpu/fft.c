@@ -35,13 +35,13 @@ static lks_status open_plans(lksi_cpu *cpu, const lksi_args *a, plans **out)
     if (!*slot) {
         const lksi_fft_module *m = lksi_cpu_module(cpu, "fftw", why);
         if (!m)
-            return lksi_kernel_why(
+            return lksi_why(
                 a, LKS_ERR_UNSUPPORTED,
                 "Fourier transforms need the module of FFTW: %.300s (Debian: install libfftw3-dev and "
                 "build Lockstep again)",
                 why);
         plans *p = calloc(1, sizeof *p);
-        if (!p) return lksi_kernel_why(a, LKS_ERR_MEMORY, "no memory for plans");
+        if (!p) return lksi_why(a, LKS_ERR_MEMORY, "no memory for plans");
         p->module = m;
         *slot = p;
     }
@@ -145,11 +145,11 @@ static lks_status transform(lksi_cpu *cpu, const lksi_args *a, plans *p, int kin
         s.many_in = s.many > 1 ? w.many_in : 0;
         s.many_out = s.many > 1 ? w.many_out : 0;
         w.shape[last] = s;
-        if (!(w.plan[last] = plan_of(p, &s))) return lksi_kernel_why(a, LKS_ERR_MEMORY, "FFTW made no plan");
+        if (!(w.plan[last] = plan_of(p, &s))) return lksi_why(a, LKS_ERR_MEMORY, "FFTW made no plan");
     }
     /* The second may have taken the place of the first. */
     w.plan[0] = plan_of(p, &w.shape[0]);
-    if (!w.plan[0]) return lksi_kernel_why(a, LKS_ERR_MEMORY, "FFTW made no plan");
+    if (!w.plan[0]) return lksi_why(a, LKS_ERR_MEMORY, "FFTW made no plan");
     int64_t grain = PIECE / (points * w.piece);
     lksi_parallel(cpu, items * w.pieces, grain < 1 ? 1 : grain, run_pieces, &w);
     return LKS_OK;
@@ -201,7 +201,7 @@ static int mask_of(const lksi_attr *attr, int from)
 
 static lks_status check_dense(const lksi_args *a)
 {
-    return lksi_is_contiguous(&a->out[0]) ? LKS_OK : lksi_kernel_why(a, LKS_ERR_UNSUPPORTED, "a strided result");
+    return lksi_is_contiguous(&a->out[0]) ? LKS_OK : lksi_why(a, LKS_ERR_UNSUPPORTED, "a strided result");
 }
 
 LKSI_KERNEL(fft_c2c)
@@ -254,7 +254,7 @@ LKSI_KERNEL(fft_c2r)
     TRY(check_dense(a));
     lksi_contiguous_strides(&z);
     z.data = lksi_scratch(cpu, -1, 0, lksi_count(x) * lksi_size_of[x->dtype]);
-    if (!z.data) return lksi_kernel_why(a, LKS_ERR_MEMORY, "no memory for a copy");
+    if (!z.data) return lksi_why(a, LKS_ERR_MEMORY, "no memory for a copy");
     LKSI_LOCAL(copy)(cpu, &z, x);
     TRY(in_place(cpu, a, p, mask_of(&a->attr, 0) & ~(1 << last), 1, &z));
     drop_imaginary(cpu, &z, last, 0);

@@ -18,7 +18,7 @@ static lks_status check_indices(const lksi_args *a, const lksi_rowset *index, in
     for (int64_t i = 0; i < index->rows; i++) {
         int64_t v = index_at(index, i);
         if (v < 0 || v >= rows)
-            return lksi_kernel_why(a, LKS_ERR_ARGUMENT, "index %lld at place %lld is outside [0, %lld)", (long long)v,
+            return lksi_why(a, LKS_ERR_ARGUMENT, "index %lld at place %lld is outside [0, %lld)", (long long)v,
                                    (long long)i, (long long)rows);
     }
     return LKS_OK;
@@ -26,7 +26,7 @@ static lks_status check_indices(const lksi_args *a, const lksi_rowset *index, in
 
 static lks_status no_memory(const lksi_args *a)
 {
-    return lksi_kernel_why(a, LKS_ERR_MEMORY, "no memory for scratch");
+    return lksi_why(a, LKS_ERR_MEMORY, "no memory for scratch");
 }
 
 static int64_t grain_of(int64_t work)

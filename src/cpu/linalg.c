@@ -45,7 +45,7 @@ static int take(lksi_cpu *cpu, matrices *m, int slot, const lksi_view *like, int
     return m->data != NULL;
 }
 
-static lks_status no_memory(const lksi_args *a) { return lksi_kernel_why(a, LKS_ERR_MEMORY, "no memory for matrices"); }
+static lks_status no_memory(const lksi_args *a) { return lksi_why(a, LKS_ERR_MEMORY, "no memory for matrices"); }
 
 /* x [..., rows, columns] into scratch; room for more rows may be asked for. */
 static int take_copy(lksi_cpu *cpu, matrices *m, int slot, const lksi_view *x, int64_t rows)
@@ -127,10 +127,10 @@ static lks_status run(lksi_cpu *cpu, const lksi_args *a, job *j, int info_at, co
     for (int64_t i = 0; i < count; i++) {
         if (!j->info[i]) continue;
         if (j->info[i] == NOT_FINITE)
-            return lksi_kernel_why(a, LKS_ERR_ARGUMENT, "matrix %lld of the batch holds NaN or infinity", (long long)i);
+            return lksi_why(a, LKS_ERR_ARGUMENT, "matrix %lld of the batch holds NaN or infinity", (long long)i);
         if (a->attr.linalg.check || info_at < 0)
-            return lksi_kernel_why(a, LKS_ERR_ARGUMENT, "matrix %lld of the batch %s (LAPACK's info is %d)",
-                                   (long long)i, trouble, j->info[i]);
+            return lksi_why(a, LKS_ERR_ARGUMENT, "matrix %lld of the batch %s (LAPACK's info is %d)",
+                            (long long)i, trouble, j->info[i]);
         for (int k = 0; k < j->outputs; k++) {
             int64_t n = j->m[k].bytes / (j->dbl ? 8 : 4);
             for (int64_t e = 0; e < n; e++) {
@@ -571,8 +571,8 @@ LKSI_KERNEL(linalg_lstsq)
     LKSI_KERNEL(name)                                                                                          \
     {                                                                                                          \
         (void)cpu;                                                                                             \
-        return lksi_kernel_why(a, LKS_ERR_UNSUPPORTED,                                                         \
-                               "this build has no LAPACK (Debian: install liblapacke-dev and build Lockstep again)");  \
+        return lksi_why(a, LKS_ERR_UNSUPPORTED,                                                                \
+                        "this build has no LAPACK (Debian: install liblapacke-dev and build Lockstep again)"); \
     }
 NO_LAPACK(linalg_cholesky_ex)
 NO_LAPACK(triangular_solve)
@@ -597,7 +597,7 @@ LKSI_KERNEL(lu_perm)
     lksi_view dense = *p;
     lksi_contiguous_strides(&dense);
     dense.data = lksi_scratch(cpu, -1, 0, lksi_count(p) * 4 + 64);
-    if (!dense.data) return lksi_kernel_why(a, LKS_ERR_MEMORY, "no memory for a copy");
+    if (!dense.data) return lksi_why(a, LKS_ERR_MEMORY, "no memory for a copy");
     LKSI_LOCAL(copy)(cpu, &dense, p);
     if (k == 0) count = lksi_count(y) / (n > 0 ? n : 1);
     for (int64_t i = 0; i < count; i++) {
@@ -607,7 +607,7 @@ LKSI_KERNEL(lu_perm)
         for (int64_t r = 0; r < k; r++) {
             int64_t with = swap[r] - 1;
             if (with < 0 || with >= n)
-                return lksi_kernel_why(a, LKS_ERR_ARGUMENT, "pivot %d of %lld rows", swap[r], (long long)n);
+                return lksi_why(a, LKS_ERR_ARGUMENT, "pivot %d of %lld rows", swap[r], (long long)n);
             int64_t was = order[r];
             order[r] = order[with];
             order[with] = was;

@@ -58,10 +58,10 @@ static lks_status memory(lksi_cpu *cpu, job *s, const lksi_view *weight, int dbl
 {
     s->scratch_each = buffers * s->room * (dbl ? 8 : 4);
     s->scratch = lksi_scratch(cpu, -1, 0, lksi_cpu_workers(cpu) * s->scratch_each + 64);
-    if (!s->scratch) return lksi_kernel_why(s->a, LKS_ERR_MEMORY, "no memory for scratch");
+    if (!s->scratch) return lksi_why(s->a, LKS_ERR_MEMORY, "no memory for scratch");
     if (!weight) return LKS_OK;
     void *w = lksi_scratch(cpu, -1, 2, s->x.n * 8 + 64);
-    if (!w) return lksi_kernel_why(s->a, LKS_ERR_MEMORY, "no memory for weights");
+    if (!w) return lksi_why(s->a, LKS_ERR_MEMORY, "no memory for weights");
     s->w = w;
     for (int64_t j = 0; j < s->x.n; j++) {
         double v = lksi_get(weight->data, weight->dtype, j * weight->stride[0]);
@@ -76,7 +76,7 @@ static lks_status forward(lksi_cpu *cpu, job *s, const lksi_view *weight, int db
 {
     TRY(memory(cpu, s, weight, dbl, s->soft ? 3 : 1));
     s->loss = lksi_scratch(cpu, -1, 1, s->x.rows * 8 + 64);
-    if (!s->loss) return lksi_kernel_why(s->a, LKS_ERR_MEMORY, "no memory for scratch");
+    if (!s->loss) return lksi_why(s->a, LKS_ERR_MEMORY, "no memory for scratch");
     lksi_parallel(cpu, s->x.rows, grain(s), dbl ? losses_d : losses_f, s);
     put_losses(s->a, s->loss, s->x.rows, s->count, 0);
     return LKS_OK;

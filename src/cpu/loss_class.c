@@ -35,7 +35,7 @@ static lks_status memory(lksi_cpu *cpu, job *s, int buffers, int losses)
     s->scratch_each = (buffers * s->x.n * 8 + 63) / 64 * 64;
     s->scratch = lksi_scratch(cpu, -1, 0, lksi_cpu_workers(cpu) * s->scratch_each + 64);
     s->loss = losses ? lksi_scratch(cpu, -1, 1, s->x.rows * 8 + 64) : NULL;
-    if (!s->scratch || (losses && !s->loss)) return lksi_kernel_why(s->a, LKS_ERR_MEMORY, "no memory for scratch");
+    if (!s->scratch || (losses && !s->loss)) return lksi_why(s->a, LKS_ERR_MEMORY, "no memory for scratch");
     return LKS_OK;
 }
 
@@ -138,7 +138,7 @@ static lks_status margin_targets(const lksi_args *a, const job *s)
     for (int64_t r = 0; r < s->target.rows; r++) {
         int64_t t = index_of(&s->target, r);
         if (t < 0 || t >= s->x.n)
-            return lksi_kernel_why(a, LKS_ERR_ARGUMENT, "target %lld at row %lld is outside [0, %lld)", (long long)t,
+            return lksi_why(a, LKS_ERR_ARGUMENT, "target %lld at row %lld is outside [0, %lld)", (long long)t,
                                    (long long)r, (long long)s->x.n);
     }
     return LKS_OK;
@@ -224,8 +224,8 @@ static lks_status labels_check(const lksi_args *a, const job *s)
     for (int64_t r = 0; r < s->target.rows; r++)
         for (int64_t i = 0, k; i < s->target.n && (k = label_at(s, r, i)) != -1; i++)
             if (k < 0 || k >= s->x.n)
-                return lksi_kernel_why(a, LKS_ERR_ARGUMENT,
-                                       "target %lld at row %lld, place %lld is outside [0, %lld) and is not -1",
+                return lksi_why(a, LKS_ERR_ARGUMENT,
+                                "target %lld at row %lld, place %lld is outside [0, %lld) and is not -1",
                                        (long long)k, (long long)r, (long long)i, (long long)s->x.n);
     return LKS_OK;
 }

@@ -159,7 +159,7 @@ static lks_status forward(lksi_cpu *cpu, const lksi_args *a)
         int64_t n = units_of(&w);
         w.adds = 1;
         w.part = n > 4 ? lksi_scratch(cpu, -1, 0, n * (int64_t)sizeof *w.part) : few;
-        if (!w.part) return lksi_kernel_why(a, LKS_ERR_MEMORY, "no memory for partial sums");
+        if (!w.part) return lksi_why(a, LKS_ERR_MEMORY, "no memory for partial sums");
         lksi_parallel(cpu, n, 1, units, &w);
         for (int64_t i = 0; i < n; i++) sum += w.part[i];
     }

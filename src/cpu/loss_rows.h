@@ -30,8 +30,8 @@ static LKSI_UNUSED lks_status check_targets(const lksi_args *a, const lksi_rowse
         int64_t t = index_of(target, r);
         if (t == ignore) continue;
         if (t < 0 || t >= classes)
-            return lksi_kernel_why(a, LKS_ERR_ARGUMENT,
-                                   "target %lld at row %lld is outside [0, %lld) and is not ignore_index",
+            return lksi_why(a, LKS_ERR_ARGUMENT,
+                            "target %lld at row %lld is outside [0, %lld) and is not ignore_index",
                                    (long long)t, (long long)r, (long long)classes);
         if (weight) sum += lksi_get(weight->data, weight->dtype, t * weight->stride[0]);
         else n++;

@@ -148,8 +148,8 @@ static lks_status scratch_for_all(lksi_cpu *cpu, const lksi_args *a, int workers
 {
     for (int w = 0; w < workers; w++)
         if (!lksi_scratch(cpu, w, 0, bytes))
-            return lksi_kernel_why(a, LKS_ERR_MEMORY, "no memory for %lld bytes of packed blocks on each of %d threads",
-                                   (long long)bytes, workers);
+            return lksi_why(a, LKS_ERR_MEMORY, "no memory for %lld bytes of packed blocks on each of %d threads",
+                            (long long)bytes, workers);
     return LKS_OK;
 }
 
@@ -415,7 +415,7 @@ static lks_status complex_product(lksi_cpu *cpu, const lksi_args *a)
     lksi_view x = a->in[0], y = a->in[1], z = a->out[0];
     lks_dtype real = z.dtype == LKS_C64 ? LKS_F32 : LKS_F64;
     int xv = x.ndim == 1, yv = y.ndim == 1;
-    if (!lksi_is_contiguous(&z)) return lksi_kernel_why(a, LKS_ERR_UNSUPPORTED, "a strided complex result");
+    if (!lksi_is_contiguous(&z)) return lksi_why(a, LKS_ERR_UNSUPPORTED, "a strided complex result");
     if (xv) { /* vectors as matrices */
         x.ndim = 2, x.shape[1] = x.shape[0], x.stride[1] = x.stride[0], x.shape[0] = 1, x.stride[0] = 0;
         if (!yv) z.shape[z.ndim] = z.shape[z.ndim - 1];
@@ -434,13 +434,13 @@ static lks_status complex_product(lksi_cpu *cpu, const lksi_args *a)
         lksi_view dense = x;
         lksi_contiguous_strides(&dense);
         dense.data = lksi_scratch(cpu, -1, 1, lksi_numel(&x) * size);
-        if (!dense.data) return lksi_kernel_why(a, LKS_ERR_MEMORY, "no memory for a copy of a");
+        if (!dense.data) return lksi_why(a, LKS_ERR_MEMORY, "no memory for a copy of a");
         LKSI_LOCAL(copy)(cpu, &dense, &x);
         x = dense;
     }
     for (int d = 0; d < yd - 1; d++) rows *= y.shape[d];
     spread s = {.b = y, .rows = rows, .n = n, .to = lksi_scratch(cpu, -1, 0, 2 * rows * n * size + 64)};
-    if (!s.to) return lksi_kernel_why(a, LKS_ERR_MEMORY, "no memory for a copy of b");
+    if (!s.to) return lksi_why(a, LKS_ERR_MEMORY, "no memory for a copy of b");
     lksi_parallel(cpu, rows, 1 + 16384 / (n + 1), spread_rows, &s);
     lksi_gemm g = {.a = x.data, .b = s.to, .c = z.data, .a_dtype = real, .b_dtype = real, .c_dtype = real,
                    .m = m, .k = 2 * k, .n = 2 * n, .a_rs = 2 * x.stride[xd - 2], .a_cs = 1, .b_rs = 2 * n, .b_cs = 1,

@@ -248,7 +248,7 @@ static void group_coefficients(const group_norm *s, int64_t n, int64_t g, double
 
 static lks_status no_memory(const lksi_args *a)
 {
-    return lksi_kernel_why(a, LKS_ERR_MEMORY, "no memory for scratch");
+    return lksi_why(a, LKS_ERR_MEMORY, "no memory for scratch");
 }
 
 /* weight or bias as REAL: in place or in buffer. */

@@ -219,7 +219,7 @@ static lks_status memory_for(pooling *s, int64_t elements)
     s->bytes = elements * (s->x.dtype == LKS_F64 ? 8 : 4) + 64;
     for (int w = 0; w < lksi_cpu_workers(s->cpu); w++)
         if (!lksi_scratch(s->cpu, w, 0, s->bytes))
-            return lksi_kernel_why(s->a, LKS_ERR_MEMORY, "no memory for %lld bytes of scratch", (long long)s->bytes);
+            return lksi_why(s->a, LKS_ERR_MEMORY, "no memory for %lld bytes of scratch", (long long)s->bytes);
     return LKS_OK;
 }
 
@@ -311,8 +311,8 @@ static lks_status unpool(lksi_cpu *cpu, const lksi_args *a)
     for (int64_t i = 0; i < n; i++) {
         int64_t at = place_at(&p, offset_of(&p, i));
         if (at < 0 || at >= plane)
-            return lksi_kernel_why(a, LKS_ERR_ARGUMENT, "index %lld (element %lld) is not in a plane of %lld",
-                                   (long long)at, (long long)i, (long long)plane);
+            return lksi_why(a, LKS_ERR_ARGUMENT, "index %lld (element %lld) is not in a plane of %lld",
+                            (long long)at, (long long)i, (long long)plane);
     }
     return back(cpu, a, 0, 1);
 }

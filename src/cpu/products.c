@@ -36,7 +36,7 @@ typedef struct bilinear {
 
 static lks_status no_memory(const lksi_args *a)
 {
-    return lksi_kernel_why(a, LKS_ERR_MEMORY, "no memory for scratch");
+    return lksi_why(a, LKS_ERR_MEMORY, "no memory for scratch");
 }
 
 /* v with the shape of a broadcast of both; repeated dims have stride 0. */

@@ -226,6 +226,6 @@ LKSI_KERNEL(bernoulli)
     begin_draw(&d, a, y, cls);
     d.bad = 0;
     lksi_parallel(cpu, n, LKSI_GRAIN / 4, cls == LKSI_CLASS_F64 ? bernoulli_f64 : bernoulli_f32, &d);
-    if (d.bad) return lksi_kernel_why(a, LKS_ERR_ARGUMENT, "a probability is outside [0, 1], or NaN");
+    if (d.bad) return lksi_why(a, LKS_ERR_ARGUMENT, "a probability is outside [0, 1], or NaN");
     return LKS_OK;
 }

@@ -280,7 +280,7 @@ static lks_status sum_or_mean(lksi_cpu *cpu, const lksi_args *a, int mean)
         s = r.inner ? sum_inner_f64(cpu, &r) : sum_outer_f64(cpu, &r);
     else
         s = r.inner ? sum_inner_i64(cpu, &r) : sum_outer_i64(cpu, &r);
-    return s == LKS_OK ? s : lksi_kernel_why(a, s, "no memory for partial sums");
+    return s == LKS_OK ? s : lksi_why(a, s, "no memory for partial sums");
 }
 
 /* The real parts, then the imaginary ones, each as a tensor of its own. */
@@ -325,7 +325,7 @@ static lks_status extreme_along(lksi_cpu *cpu, const lksi_args *a, int min, cons
                                     : max_min_i64(cpu, &r);
     else
         s = cls == LKSI_CLASS_F32 ? max_f32(cpu, &r) : cls == LKSI_CLASS_F64 ? max_f64(cpu, &r) : max_i64(cpu, &r);
-    return s == LKS_OK ? s : lksi_kernel_why(a, s, "no memory for partial results");
+    return s == LKS_OK ? s : lksi_why(a, s, "no memory for partial results");
 }
 
 LKSI_KERNEL(max) { return extreme_along(cpu, a, 0, &a->out[0], &a->out[1]); }
@@ -394,6 +394,6 @@ LKSI_KERNEL(index_fill_backward)
     int64_t n = lksi_count(&a->in[0]);
     LKSI_LOCAL(fill)(cpu, &a->out[0], 0.0);
     lksi_parallel(cpu, n, LKSI_GRAIN / 4, scatter_range, &s);
-    if (s.bad) return lksi_kernel_why(a, LKS_ERR_ARGUMENT, "an index is outside [0, %lld)", (long long)s.reach);
+    if (s.bad) return lksi_why(a, LKS_ERR_ARGUMENT, "an index is outside [0, %lld)", (long long)s.reach);
     return LKS_OK;
 }

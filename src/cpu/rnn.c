@@ -64,12 +64,12 @@ static lks_status read_lengths(rnn_job *s, const lksi_args *a, const lksi_view *
 {
     if (v->ndim < 0) return LKS_OK;
     s->length = lksi_scratch(s->cpu, -1, 5, s->batch * 8);
-    if (!s->length) return lksi_kernel_why(a, LKS_ERR_MEMORY, "no memory for scratch");
+    if (!s->length) return lksi_why(a, LKS_ERR_MEMORY, "no memory for scratch");
     for (int64_t r = 0; r < s->batch; r++) {
         int64_t n = ((const int64_t *)v->data)[r * v->stride[0]];
         if (n < 0 || n > s->steps)
-            return lksi_kernel_why(a, LKS_ERR_ARGUMENT, "length %lld of sequence %lld is outside [0, %lld]",
-                                   (long long)n, (long long)r, (long long)s->steps);
+            return lksi_why(a, LKS_ERR_ARGUMENT, "length %lld of sequence %lld is outside [0, %lld]",
+                            (long long)n, (long long)r, (long long)s->steps);
         s->length[r] = n;
     }
     return LKS_OK;
@@ -95,7 +95,7 @@ static lks_status prepare(rnn_job *s, const lksi_args *a, const lksi_view *lengt
     int good = s->panels && state && rest && s->bias;
     for (int w = 0; w < lksi_cpu_workers(s->cpu) && good; w++)
         good = lksi_scratch(s->cpu, w, 0, s->stage_bytes) != NULL;
-    if (!good) return lksi_kernel_why(a, LKS_ERR_MEMORY, "no memory for scratch");
+    if (!good) return lksi_why(a, LKS_ERR_MEMORY, "no memory for scratch");
     TRY(read_lengths(s, a, lengths));
     memset(state, 0, (size_t)(2 * states * size));
     memset(rest, 0, (size_t)(2 * s->batch * H * size));

@@ -88,10 +88,10 @@ static lks_status memory_for(sampling *s, const lksi_args *a, int64_t elements, 
     s->bytes = elements * size;
     for (int w = 0; w < lksi_cpu_workers(s->cpu); w++)
         if (!lksi_scratch(s->cpu, w, 0, s->bytes))
-            return lksi_kernel_why(a, LKS_ERR_MEMORY, "no memory for %lld bytes of scratch", (long long)s->bytes);
+            return lksi_why(a, LKS_ERR_MEMORY, "no memory for %lld bytes of scratch", (long long)s->bytes);
     s->shared = shared > 0 ? lksi_scratch(s->cpu, -1, 0, shared * size) : NULL;
     if (shared > 0 && !s->shared)
-        return lksi_kernel_why(a, LKS_ERR_MEMORY, "no memory for %lld bytes of scratch", (long long)(shared * size));
+        return lksi_why(a, LKS_ERR_MEMORY, "no memory for %lld bytes of scratch", (long long)(shared * size));
     return LKS_OK;
 }
 

@@ -163,7 +163,7 @@ static lks_status long_lines(lksi_cpu *cpu, const lksi_args *a, job *j)
 {
     j->parts = (j->n + PART - 1) / PART;
     j->carry = lksi_scratch(cpu, -1, 0, j->y.rows * j->parts * (int64_t)sizeof *j->carry);
-    if (!j->carry) return lksi_kernel_why(a, LKS_ERR_MEMORY, "no memory for partial results");
+    if (!j->carry) return lksi_why(a, LKS_ERR_MEMORY, "no memory for partial results");
     lksi_parallel(cpu, j->y.rows * j->parts, 1, totals, j);
     for (int64_t line = 0; line < j->y.rows; line++) { /* each part's total becomes what comes before it */
         double *c = j->carry + line * j->parts, s = j->what == PRODUCT;
@@ -254,7 +254,7 @@ LKSI_KERNEL(cumprod_backward)
     if (j.n == 0 || j.y.rows == 0) return LKS_OK;
     j.carry_each = j.n / LKSI_BLOCK + 8;
     j.carry = lksi_scratch(cpu, -1, 0, lksi_cpu_workers(cpu) * j.carry_each * (int64_t)sizeof *j.carry);
-    if (!j.carry) return lksi_kernel_why(a, LKS_ERR_MEMORY, "no memory for scratch");
+    if (!j.carry) return lksi_why(a, LKS_ERR_MEMORY, "no memory for scratch");
     int64_t grain = LKSI_GRAIN / 4 / j.n;
     lksi_parallel(cpu, j.y.rows, grain < 1 ? 1 : grain, product_back, &j);
     return LKS_OK;
@@ -301,7 +301,7 @@ LKSI_KERNEL(prod_backward) /* dy, x */
     if (j.x.n == 0 || j.x.rows == 0) return LKS_OK;
     j.each = j.x.n / LKSI_BLOCK + 8;
     j.after = lksi_scratch(cpu, -1, 0, lksi_cpu_workers(cpu) * j.each * (int64_t)sizeof *j.after);
-    if (!j.after) return lksi_kernel_why(a, LKS_ERR_MEMORY, "no memory for scratch");
+    if (!j.after) return lksi_why(a, LKS_ERR_MEMORY, "no memory for scratch");
     int64_t grain = LKSI_GRAIN / 4 / j.x.n;
     lksi_parallel(cpu, j.x.rows, grain < 1 ? 1 : grain, prod_lines, &j);
     return LKS_OK;

@@ -11,7 +11,7 @@ enum { SEGMENT = 512 }; /* elements of a line handled at a time */
 
 static lks_status no_memory(const lksi_args *a)
 {
-    return lksi_kernel_why(a, LKS_ERR_MEMORY, "no memory for scratch");
+    return lksi_why(a, LKS_ERR_MEMORY, "no memory for scratch");
 }
 
 static int64_t grain_of(int64_t work)
@@ -49,7 +49,7 @@ static lks_status load_indices(const lksi_args *a, const lksi_view *index, int64
         if (least >= low && most < high) continue;
         int64_t i = 0;
         while (p[i] >= low && p[i] < high) i++;
-        return lksi_kernel_why(a, LKS_ERR_ARGUMENT, "index %lld at place %lld is outside [%lld, %lld)", (long long)p[i],
+        return lksi_why(a, LKS_ERR_ARGUMENT, "index %lld at place %lld is outside [%lld, %lld)", (long long)p[i],
                                (long long)(at + i), (long long)low, (long long)high);
     }
     return LKS_OK;

@@ -38,7 +38,7 @@ static lks_status run(lksi_cpu *cpu, const lksi_args *a, int what, const lksi_vi
     s.room = (s.group * s.x.n + 15) / 16 * 16;
     s.scratch_each = 3 * s.room * (dbl ? 8 : 4);
     s.scratch = lksi_scratch(cpu, -1, 0, lksi_cpu_workers(cpu) * s.scratch_each);
-    if (!s.scratch) return lksi_kernel_why(a, LKS_ERR_MEMORY, "no memory for scratch");
+    if (!s.scratch) return lksi_why(a, LKS_ERR_MEMORY, "no memory for scratch");
     int64_t grain = 8192 / s.x.n;
     if (grain < s.group) grain = s.group;
     lksi_parallel(cpu, s.x.rows, grain, dbl ? slices_d : slices_f, &s);

@@ -169,7 +169,7 @@ LKSI_KERNEL(sort)
                  .i_stride = many ? a->out[1].stride[d] : 1, .falling = a->attr.sort.descending};
     s.scratch_each = (s.n * (8 + 2 * (int64_t)sizeof(pair)) + 63) / 64 * 64;
     s.scratch = lksi_scratch(cpu, -1, 0, lksi_cpu_workers(cpu) * s.scratch_each + 64);
-    if (!s.scratch) return lksi_kernel_why(a, LKS_ERR_MEMORY, "no memory for scratch");
+    if (!s.scratch) return lksi_why(a, LKS_ERR_MEMORY, "no memory for scratch");
     lksi_parallel(cpu, s.x.rows, 1 + 4096 / (s.n + 1), sort_lines, &s);
     return LKS_OK;
 }

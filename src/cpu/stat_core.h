@@ -386,5 +386,5 @@ static lks_status stat_reduce(lksi_cpu *cpu, const lksi_args *a, enum stat what,
     }
     int inner = j.r.inner || what == STAT_POWER || (what == STAT_ROOT && j.wide);
     lks_status s = inner ? stat_inner(cpu, &j) : stat_outer(cpu, &j);
-    return s == LKS_OK ? s : lksi_kernel_why(a, s, "no memory for partial results");
+    return s == LKS_OK ? s : lksi_why(a, s, "no memory for partial results");
 }

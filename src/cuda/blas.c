@@ -63,8 +63,8 @@ static void destroy(lksi_cuda *cuda, void *state)
 
 static lks_status failed(const lksi_args *a, const char *what, cublasStatus_t s)
 {
-    return lksi_cuda_why(a, s == CUBLAS_STATUS_ALLOC_FAILED ? LKS_ERR_MEMORY : LKS_ERR_DEVICE, "%s: %s", what,
-                         cublasLtGetStatusString(s));
+    return lksi_why(a, s == CUBLAS_STATUS_ALLOC_FAILED ? LKS_ERR_MEMORY : LKS_ERR_DEVICE, "%s: %s", what,
+                    cublasLtGetStatusString(s));
 }
 
 static lks_status open_blas(lksi_cuda *cuda, const lksi_args *a, blas **out)
@@ -73,7 +73,7 @@ static lks_status open_blas(lksi_cuda *cuda, const lksi_args *a, blas **out)
     *out = *state;
     if (*out) return LKS_OK;
     blas *s = lksi_cuda_alloc(cuda, sizeof *s);
-    if (!s) return lksi_cuda_why(a, LKS_ERR_MEMORY, "no host memory");
+    if (!s) return lksi_why(a, LKS_ERR_MEMORY, "no host memory");
     cublasStatus_t code = cublasLtCreate(&s->lt);
     if (code != CUBLAS_STATUS_SUCCESS) {
         lksi_cuda_free(cuda, s);
@@ -151,7 +151,7 @@ static lks_status lookup(lksi_cuda *cuda, const lksi_args *a, blas *s, const key
     void **at = lksi_remembered_at(cuda, &s->known, k, sizeof *k, drop);
     if ((*out = *at)) return LKS_OK;
     entry *e = lksi_cuda_alloc(cuda, sizeof *e);
-    if (!e) return lksi_cuda_why(a, LKS_ERR_MEMORY, "no host memory");
+    if (!e) return lksi_why(a, LKS_ERR_MEMORY, "no host memory");
     e->k = *k;
     cublasStatus_t c = describe(s, e);
     e->refused = c != CUBLAS_STATUS_SUCCESS && k->more == SUMS;

@@ -130,8 +130,8 @@ lks_status lksi_cuda_launched(const lksi_args *a)
         snprintf(text + at, sizeof text - at, "%s%s", i == a->nin ? " -> " : i ? ", " : "",
                  host->shape_text(v, shape, sizeof shape));
     }
-    return lksi_cuda_why(a, status_of(e), "the launch for %s failed: %s (%s)", text, cudaGetErrorString(e),
-                         cudaGetErrorName(e));
+    return lksi_why(a, status_of(e), "the launch for %s failed: %s (%s)", text, cudaGetErrorString(e),
+                    cudaGetErrorName(e));
 }
 
 static const char *trouble_of(int64_t trouble)
@@ -422,7 +422,7 @@ lks_status lksi_cuda_scratch(lksi_cuda *c, cudaStream_t stream, const lksi_args 
     if (s->p && c->retired_count == c->retired_room) {
         int room = 2 * c->retired_room + 8;
         void **list = realloc(c->retired, (size_t)room * sizeof *list);
-        if (!list) return lksi_cuda_why(a, LKS_ERR_MEMORY, "no host memory");
+        if (!list) return lksi_why(a, LKS_ERR_MEMORY, "no host memory");
         c->retired = list, c->retired_room = room;
     }
     void *fresh = NULL;
@@ -437,8 +437,8 @@ lks_status lksi_cuda_scratch(lksi_cuda *c, cudaStream_t stream, const lksi_args 
     }
     if (e != cudaSuccess) {
         (void)cudaGetLastError();
-        return lksi_cuda_why(a, status_of(e), "no memory for %lld bytes of scratch: %s", (long long)want,
-                             cudaGetErrorString(e));
+        return lksi_why(a, status_of(e), "no memory for %lld bytes of scratch: %s", (long long)want,
+                        cudaGetErrorString(e));
     }
     if (s->p) c->retired[c->retired_count++] = s->p;
     s->p = fresh, s->bytes = want;
@@ -879,9 +879,9 @@ static lks_status cuda_launch(void *self, int stream, const lksi_args *a)
     int was = lksi_cuda_enter(c);
     lks_status code = report(c);
     if (code != LKS_OK)
-        lksi_cuda_why(a, code, "an earlier call failed: %s", c->failure);
+        lksi_why(a, code, "an earlier call failed: %s", c->failure);
     else if (!lksi_cuda_kernels[a->op])
-        code = lksi_cuda_why(a, LKS_ERR_UNSUPPORTED, "there is no kernel for it%s", lacking(a->op));
+        code = lksi_why(a, LKS_ERR_UNSUPPORTED, "there is no kernel for it%s", lacking(a->op));
     else
         code = lksi_cuda_kernels[a->op](c, c->stream[stream], a);
     lksi_cuda_leave(c, was);

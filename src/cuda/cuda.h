@@ -6,7 +6,7 @@
 #ifndef LKSI_CUDA_H
 #define LKSI_CUDA_H
 
-#include "table/view.h"
+#include "table/why.h"
 #include <cuda_runtime_api.h>
 
 #ifdef __cplusplus
@@ -19,9 +19,6 @@ typedef struct lksi_cuda lksi_cuda;
  * by its name. out[] holds memory, inputs may have any stride; every output is written whole. */
 typedef lks_status (*lksi_cuda_kernel)(lksi_cuda *cuda, cudaStream_t stream, const lksi_args *a);
 
-/* Failure inside a kernel's host part: text for the caller, returns code. */
-lks_status lksi_cuda_why(const lksi_args *a, lks_status code, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
 /* After the last <<<>>> of a kernel: LKS_OK, or the launch error with the shapes. */
 lks_status lksi_cuda_launched(const lksi_args *a);
 

@@ -4,7 +4,6 @@
  * cuFFT are in fft.c, those by cuSOLVER in solver.c.
  */
 #include "cuda/cumath.h"
-#include <stdarg.h>
 #include <stdio.h>
 #ifdef HAVE_CUFFT
 #include <cufft.h>
@@ -52,7 +51,7 @@ lksi_fault lksi_cuda_fault(const lksi_cuda *cuda) { return lent->fault(cuda); }
 
 lks_status lksi_cumath_backend(lksi_cuda *cuda, cudaStream_t stream, const lksi_args *a, int op)
 {
-    if (!lent->kernels[op]) return lksi_cuda_why(a, LKS_ERR_UNSUPPORTED, "the CUDA backend lacks a part of it");
+    if (!lent->kernels[op]) return lksi_why(a, LKS_ERR_UNSUPPORTED, "the CUDA backend lacks a part of it");
     return lent->kernels[op](cuda, stream, a);
 }
 

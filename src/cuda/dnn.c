@@ -76,13 +76,13 @@ static lks_status open_dnn(lksi_cuda *cuda, const lksi_args *a, dnn **out)
     *out = *state;
     if (*out) return LKS_OK;
     dnn *s = lksi_cuda_alloc(cuda, sizeof *s);
-    if (!s) return lksi_cuda_why(a, LKS_ERR_MEMORY, "no host memory");
+    if (!s) return lksi_why(a, LKS_ERR_MEMORY, "no host memory");
     cudnnStatus_t c = cudnnCreate(&s->handle);
     GO(cudnnCreateActivationDescriptor(&s->identity));
     GO(cudnnSetActivationDescriptor(s->identity, CUDNN_ACTIVATION_IDENTITY, CUDNN_PROPAGATE_NAN, 0));
     if (c != CUDNN_STATUS_SUCCESS) {
         destroy(cuda, s);
-        return lksi_cuda_why(a, status_of(c), "cuDNN cannot be opened: %s", cudnnGetErrorString(c));
+        return lksi_why(a, status_of(c), "cuDNN cannot be opened: %s", cudnnGetErrorString(c));
     }
     *state = *out = s;
     return LKS_OK;
@@ -180,12 +180,12 @@ static lks_status lookup(lksi_cuda *cuda, const lksi_args *a, dnn *s, const key 
     void **at = lksi_remembered_at(cuda, &s->known, k, sizeof *k, drop);
     if ((*out = *at)) return LKS_OK;
     entry *e = lksi_cuda_alloc(cuda, sizeof *e);
-    if (!e) return lksi_cuda_why(a, LKS_ERR_MEMORY, "no host memory");
+    if (!e) return lksi_why(a, LKS_ERR_MEMORY, "no host memory");
     e->k = *k;
     e->code = describe(s, e);
     if (e->code == CUDNN_STATUS_ALLOC_FAILED) {
         drop(cuda, e);
-        return lksi_cuda_why(a, LKS_ERR_MEMORY, "cuDNN has no memory");
+        return lksi_why(a, LKS_ERR_MEMORY, "cuDNN has no memory");
     }
     *at = e;
     s->known.count++;
@@ -384,7 +384,7 @@ static lks_status run(work *s, dnn *d, key *k, lksi_view *x, lksi_view *w, lksi_
         }
         if (c != CUDNN_STATUS_SUCCESS) {
             char t[320];
-            return lksi_cuda_why(s->a, status_of(c), "cuDNN, %s: %s", text(k, t, sizeof t), cudnnGetErrorString(c));
+            return lksi_why(s->a, status_of(c), "cuDNN, %s: %s", text(k, t, sizeof t), cudnnGetErrorString(c));
         }
     }
     return lksi_cuda_launched(s->a);
@@ -402,7 +402,7 @@ static lks_status go(work *s)
     TRY(open_dnn(s->cuda, s->a, &d));
     cudnnStatus_t c = cudnnSetStream(d->handle, s->stream);
     if (c != CUDNN_STATUS_SUCCESS)
-        return lksi_cuda_why(s->a, LKS_ERR_DEVICE, "cudnnSetStream: %s", cudnnGetErrorString(c));
+        return lksi_why(s->a, LKS_ERR_DEVICE, "cudnnSetStream: %s", cudnnGetErrorString(c));
 
     key k;
     memset(&k, 0, sizeof k);
@@ -416,9 +416,9 @@ static lks_status go(work *s)
     k.kind = s->kind, k.dims = image->ndim, k.bias = s->bias != NULL && s->kind == FORWARD;
     int64_t per = count(image) / image->shape[0], per_y = count(&s->y) / s->y.shape[0];
     if (!ok || per > INT_MAX || per_y > INT_MAX || count(&s->w) > INT_MAX)
-        return lksi_cuda_why(s->a, LKS_ERR_UNSUPPORTED,
-                             "%s: an image, its result or the weight has more than the 2^31 elements that cuDNN counts",
-                             text(&k, t, sizeof t));
+        return lksi_why(s->a, LKS_ERR_UNSUPPORTED,
+                        "%s: an image, its result or the weight has more than the 2^31 elements that cuDNN counts",
+                        text(&k, t, sizeof t));
 
     /* Which order: one that the library has an algorithm for. */
     const lksi_view *lies = s->kind == BACKWARD_INPUT ? &s->y : &s->x;
@@ -431,8 +431,8 @@ static lks_status go(work *s)
         TRY(lookup(s->cuda, s->a, d, &probe, &e));
         if (e->code == CUDNN_STATUS_SUCCESS) break;
         if (again)
-            return lksi_cuda_why(s->a, status_of(e->code), "cuDNN has no deterministic algorithm for %s: %s",
-                                 text(&k, t, sizeof t), cudnnGetErrorString(e->code));
+            return lksi_why(s->a, status_of(e->code), "cuDNN has no deterministic algorithm for %s: %s",
+                            text(&k, t, sizeof t), cudnnGetErrorString(e->code));
         k.last = !k.last;
     }
 

@@ -73,7 +73,7 @@ static lks_status failed(const lksi_args *a, const char *what, cufftResult r)
     lks_status code = r == CUFFT_ALLOC_FAILED                               ? LKS_ERR_MEMORY
                       : r == CUFFT_INVALID_SIZE || r == CUFFT_NOT_SUPPORTED ? LKS_ERR_UNSUPPORTED
                                                                             : LKS_ERR_DEVICE;
-    return lksi_cuda_why(a, code, "cuFFT %s: status %d", what, (int)r);
+    return lksi_why(a, code, "cuFFT %s: status %d", what, (int)r);
 }
 
 static cufftResult make(entry *e)
@@ -104,13 +104,13 @@ static lks_status lookup(lksi_cuda *cuda, const lksi_args *a, const key *k, entr
     void **state = lksi_cuda_state(cuda, LKSI_CUDA_FFT, destroy);
     plans *p = *state;
     if (!p && !(*state = p = lksi_cuda_alloc(cuda, sizeof *p)))
-        return lksi_cuda_why(a, LKS_ERR_MEMORY, "no host memory");
+        return lksi_why(a, LKS_ERR_MEMORY, "no host memory");
     if (p->known.count >= LKSI_REMEMBERED / 2 && !lksi_cuda_keeps(cuda))
         end_retired(cuda, p); /* before the next ones follow them */
     void **at = lksi_remembered_at(cuda, &p->known, k, sizeof *k, drop);
     if ((*out = *at)) return LKS_OK;
     entry *e = lksi_cuda_alloc(cuda, sizeof *e);
-    if (!e) return lksi_cuda_why(a, LKS_ERR_MEMORY, "no host memory");
+    if (!e) return lksi_why(a, LKS_ERR_MEMORY, "no host memory");
     e->k = *k;
     cufftResult r = make(e);
     if (r != CUFFT_SUCCESS) {

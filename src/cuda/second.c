@@ -30,17 +30,17 @@ static lks_status row(lksi_cuda *cuda, cudaStream_t stream, const lksi_args *a, 
     if (__builtin_expect(!m, 0)) {
         char why[LKSI_WHY];
         m = lksi_cuda_module(cuda, "cumath", why);
-        if (!m) return lksi_cuda_why(a, LKS_ERR_UNSUPPORTED, "on a GPU it needs %s: %.380s", library, why);
+        if (!m) return lksi_why(a, LKS_ERR_UNSUPPORTED, "on a GPU it needs %s: %.380s", library, why);
         if (m->abi != LKSI_CUMATH_ABI || m->size != (int)sizeof *m)
-            return lksi_cuda_why(a, LKS_ERR_UNSUPPORTED,
-                                 "liblockstep_cumath.so is of another build of Lockstep (table %d of %d bytes, here %d "
-                                 "of %d)", m->abi, m->size, LKSI_CUMATH_ABI, (int)sizeof *m);
+            return lksi_why(a, LKS_ERR_UNSUPPORTED,
+                            "liblockstep_cumath.so is of another build of Lockstep (table %d of %d bytes, here %d "
+                            "of %d)", m->abi, m->size, LKSI_CUMATH_ABI, (int)sizeof *m);
         m->lend(&services);
         *kept = (void *)m;
     }
     if (!m->row[a->op])
-        return lksi_cuda_why(a, LKS_ERR_UNSUPPORTED,
-                             "on a GPU it needs %s, and liblockstep_cumath.so was built without it", library);
+        return lksi_why(a, LKS_ERR_UNSUPPORTED,
+                        "on a GPU it needs %s, and liblockstep_cumath.so was built without it", library);
     return m->row[a->op](cuda, stream, a);
 }
 

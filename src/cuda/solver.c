@@ -74,8 +74,8 @@ static void *at(const job *j, int which, int64_t i) { return (char *)j->m[which]
 
 static lks_status failed(const lksi_args *a, const char *what, int status)
 {
-    return lksi_cuda_why(a, status == CUSOLVER_STATUS_ALLOC_FAILED ? LKS_ERR_MEMORY : LKS_ERR_DEVICE,
-                         "%s: status %d", what, status);
+    return lksi_why(a, status == CUSOLVER_STATUS_ALLOC_FAILED ? LKS_ERR_MEMORY : LKS_ERR_DEVICE,
+                    "%s: status %d", what, status);
 }
 /* One of the library's calls, and its name. */
 #define DO(name, call)                                                                                         \
@@ -94,13 +94,13 @@ static lks_status start(job *j, lksi_cuda *cuda, cudaStream_t stream, const lksi
     j->dbl = x->dtype == LKS_F64 || x->dtype == LKS_C128;
     j->count = 1;
     for (int d = 0; d < x->ndim - 2; d++) j->count *= x->shape[d];
-    if (j->count > INT32_MAX) return lksi_cuda_why(a, LKS_ERR_UNSUPPORTED, "more than 2^31 matrices");
+    if (j->count > INT32_MAX) return lksi_why(a, LKS_ERR_UNSUPPORTED, "more than 2^31 matrices");
     j->many = (int)j->count;
     void **state = lksi_cuda_state(cuda, LKSI_CUDA_SOLVER, destroy);
     j->s = *state;
     if (!j->s) {
         solver *s = lksi_cuda_alloc(cuda, sizeof *s);
-        if (!s) return lksi_cuda_why(a, LKS_ERR_MEMORY, "no host memory");
+        if (!s) return lksi_why(a, LKS_ERR_MEMORY, "no host memory");
         int status = cublasCreate(&s->blas);
         if (!status) status = cusolverDnCreate(&s->dn);
         if (!status) status = cusolverDnCreateParams(&s->params);
@@ -632,7 +632,7 @@ static lks_status both_sides(job *j, size_t device, size_t host, void **p)
     j->lwork = 0;
     if (host && (!s->host || s->host->bytes < host)) {
         host_memory *h = lksi_cuda_alloc(j->cuda, (int64_t)(sizeof *h + host));
-        if (!h) return lksi_cuda_why(j->a, LKS_ERR_MEMORY, "no host memory");
+        if (!h) return lksi_why(j->a, LKS_ERR_MEMORY, "no host memory");
         h->next = s->host, h->bytes = host;
         s->host = h;
     }
@@ -715,6 +715,6 @@ CUMATH(linalg_eig)
     return vectors ? give(j, 1, 1) : LKS_OK;
 #else
     (void)cuda, (void)stream;
-    return lksi_cuda_why(a, LKS_ERR_UNSUPPORTED, "on a GPU it needs cuSOLVER 11.7.2 (CUDA 12.8) or later");
+    return lksi_why(a, LKS_ERR_UNSUPPORTED, "on a GPU it needs cuSOLVER 11.7.2 (CUDA 12.8) or later");
 #endif
 }

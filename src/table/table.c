@@ -4,7 +4,6 @@
  */
 #include "table/table.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -167,11 +166,3 @@ const char *lksi_shape_text(const lksi_view *v, char *buffer, int bytes)
     return buffer;
 }
 
-lks_status lksi_why(lksi_args *a, lks_status code, const char *format, ...)
-{
-    va_list args;
-    va_start(args, format);
-    if (a->why) vsnprintf(a->why, LKSI_WHY, format, args);
-    va_end(args);
-    return code;
-}

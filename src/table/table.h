@@ -6,7 +6,7 @@
 #define LKSI_TABLE_H
 
 #include "base/base.h"
-#include "table/view.h"
+#include "table/why.h"
 
 enum lksi_op {
 #define OP(name, ...) LKSI_OP_##name,
@@ -57,6 +57,5 @@ int lksi_broadcast(const lksi_view *a, const lksi_view *b, lksi_view *out); /* 1
 void lksi_order_like_inputs(lksi_args *a); /* strides of out 0 (shape is set) after those of inputs of its shape */
 lks_dtype lksi_promote_views(const lksi_view *a, const lksi_view *b);       /* 0-dim tensors do not widen */
 const char *lksi_shape_text(const lksi_view *v, char *buffer, int bytes);   /* "[2,3]"; "none" if absent */
-lks_status lksi_why(lksi_args *a, lks_status code, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 #endif
