@@ -119,6 +119,7 @@ template <> struct put<boolean> {
     static __device__ boolean of(float x) { return {(uint8_t)(x != 0.0f)}; }
     static __device__ boolean of(double x) { return {(uint8_t)(x != 0.0)}; }
     static __device__ boolean of(int64_t x) { return {(uint8_t)(x != 0)}; }
+    static __device__ boolean of(boolean x) { return x; }
 };
 
 /* The same with the dtype known at run time only; it is the same for all threads. */

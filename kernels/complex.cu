@@ -4,7 +4,7 @@
  * comes for complex operands, and the rows that make complex numbers or take them apart. As elementwise.cu: what lies
  * in the output's order with one dtype goes 16 bytes at a time, all else through a walk.
  */
-#include "complex.cuh"
+#include "elementwise.cuh"
 #include "table/complex.h"
 
 using namespace lksi;
@@ -102,9 +102,6 @@ struct polar {
 
 /* --- kernels: Y is what F gives, C what it takes --- */
 
-__device__ inline void emit(void *p, int, int64_t i, boolean x) { ((boolean *)p)[i] = x; }
-template <class Y> __device__ inline void emit(void *p, int dtype, int64_t i, Y x) { store(p, dtype, i, x); }
-
 /* Elements of type C without gaps; V of them are the larger of 16 bytes of input and of output at most. */
 template <class F, class C, class Y, int N, int V>
 __global__ void __launch_bounds__(LKSI_THREADS) contiguous(F f, Y *y, const C *a, const C *b, int64_t n, int fixed)
@@ -126,18 +123,6 @@ __global__ void __launch_bounds__(LKSI_THREADS) contiguous(F f, Y *y, const C *a
     if (first < n - packs * V) {
         int64_t i = packs * V + first;
         y[i] = f(fixed & 1 ? one : a[i], N == 1 ? C() : fixed & 2 ? two : b[i]);
-    }
-}
-
-template <class F, class C, int N> __global__ void __launch_bounds__(LKSI_THREADS) strided(F f, walk<N + 1> w)
-{
-    const int64_t step = (int64_t)gridDim.x * LKSI_THREADS;
-    for (int64_t i = (int64_t)blockIdx.x * LKSI_THREADS + threadIdx.x; i < w.n; i += step) {
-        int64_t at[N + 1];
-        w.seek(i, at);
-        C x = load<C>(w.data[1], w.dtype[1], at[1]), z = C();
-        if (N > 1) z = load<C>(w.data[N], w.dtype[N], at[N]);
-        emit(w.data[0], w.dtype[0], at[0], f(x, z));
     }
 }
 

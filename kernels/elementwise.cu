@@ -4,19 +4,9 @@
  * dtype go 16 bytes at a time; all else (strides, broadcasts, mixed dtypes) through a walk, neighbours by neighbouring
  * threads. Arithmetic is in float for f16, bf16 and f32, in double for f64, in int64 (which wraps) for integers.
  */
-#include "complex.cuh"
+#include "elementwise.cuh"
 
 using namespace lksi;
-
-/* What a comparison gives: a byte, stored as it is. */
-struct truth { uint8_t byte; };
-namespace lksi {
-template <> struct put<truth> {
-    static __device__ truth of(truth x) { return x; }
-};
-}
-template <class C> __device__ inline void emit(void *p, int dtype, int64_t i, C x) { store(p, dtype, i, x); }
-__device__ inline void emit(void *p, int, int64_t i, truth x) { ((truth *)p)[i] = x; }
 
 /* --- formulas --- */
 
@@ -39,7 +29,7 @@ __device__ inline void emit(void *p, int, int64_t i, truth x) { ((truth *)p)[i] 
 #define COMPARISON(name, op)                                                                                   \
     struct name {                                                                                              \
         enum { FLOATS_ONLY = 0 };                                                                              \
-        template <class C> __device__ truth operator()(C x, C z) const { return {(uint8_t)(x op z)}; }         \
+        template <class C> __device__ boolean operator()(C x, C z) const { return {(uint8_t)(x op z)}; }       \
     };
 #define UNARY(name, f32, f64)                                                                                  \
     struct name {                                                                                              \
@@ -167,23 +157,18 @@ __global__ void __launch_bounds__(LKSI_THREADS) contiguous(F f, Y *y, const T *a
 
 /* --- everything else --- */
 
-template <class F, class C, int N>
-__global__ void __launch_bounds__(LKSI_THREADS) strided(F f, walk<N + 1> w, int r0, int r1)
-{
-    const int64_t step = (int64_t)gridDim.x * LKSI_THREADS;
-    for (int64_t i = (int64_t)blockIdx.x * LKSI_THREADS + threadIdx.x; i < w.n; i += step) {
-        int64_t at[N + 1];
-        w.seek(i, at);
-        C x = load<C>(w.data[1], w.dtype[1], at[1]), z = C();
-        if (N > 1) z = load<C>(w.data[N], w.dtype[N], at[N]);
-        /* comparisons happen in the promoted dtype */
-        if (r0 == LKS_F16) x = get<C>::of(put<f16>::of(x));
-        if (r0 == LKS_BF16) x = get<C>::of(put<bf16>::of(x));
-        if (N > 1 && r1 == LKS_F16) z = get<C>::of(put<f16>::of(z));
-        if (N > 1 && r1 == LKS_BF16) z = get<C>::of(put<bf16>::of(z));
-        emit(w.data[0], w.dtype[0], at[0], f(x, z));
+/* f of operands that are rounded to these dtypes first, as comparisons happen in the promoted one; -1: as they are. */
+template <class F> struct rounded {
+    F f;
+    int dtype[2];
+    template <class C> static __device__ C to(int dtype, C x)
+    {
+        return dtype == LKS_F16    ? get<C>::of(put<f16>::of(x))
+               : dtype == LKS_BF16 ? get<C>::of(put<bf16>::of(x))
+                                   : x;
     }
-}
+    template <class C> __device__ auto operator()(C x, C z) const { return f(to(dtype[0], x), to(dtype[1], z)); }
+};
 
 template <class F, class C, class T, class Y, int N>
 static void launch_contiguous(cudaStream_t stream, const walk<N + 1> &w, F f, int fixed)
@@ -204,7 +189,7 @@ template <bool CMP, class F, class C, class T, int N> struct pick {
 template <class F, class C, class T, int N> struct pick<true, F, C, T, N> {
     static void go(cudaStream_t s, const walk<N + 1> &w, F f, int fixed)
     {
-        launch_contiguous<F, C, T, truth, N>(s, w, f, fixed);
+        launch_contiguous<F, C, T, boolean, N>(s, w, f, fixed);
     }
 };
 
@@ -215,7 +200,7 @@ template <bool CMP, class F, int N, bool FLOATS> struct integers {
     }
     static void any(cudaStream_t s, const walk<N + 1> &w, F f)
     {
-        strided<F, int64_t, N><<<blocks_for(w.n, LKSI_THREADS), LKSI_THREADS, 0, s>>>(f, w, -1, -1);
+        strided<F, int64_t, N><<<blocks_for(w.n, LKSI_THREADS), LKSI_THREADS, 0, s>>>(f, w);
     }
 };
 template <bool CMP, class F, int N> struct integers<CMP, F, N, true> {
@@ -275,14 +260,14 @@ template <bool CMP, int N, class F> static lks_status run(cudaStream_t stream, c
             return lksi_cuda_launched(a);
         }
     }
-    int round[2] = {-1, -1};
+    rounded<F> g = {f, {-1, -1}};
     for (int i = 0; i < N && CMP; i++)
-        if (a->in[i].dtype != dtype && (dtype == LKS_F16 || dtype == LKS_BF16)) round[i] = dtype;
+        if (a->in[i].dtype != dtype && (dtype == LKS_F16 || dtype == LKS_BF16)) g.dtype[i] = dtype;
     unsigned blocks = blocks_for(w.n, LKSI_THREADS);
     if (cls == CLASS_F32)
-        strided<F, float, N><<<blocks, LKSI_THREADS, 0, stream>>>(f, w, round[0], round[1]);
+        strided<rounded<F>, float, N><<<blocks, LKSI_THREADS, 0, stream>>>(g, w);
     else if (cls == CLASS_F64)
-        strided<F, double, N><<<blocks, LKSI_THREADS, 0, stream>>>(f, w, round[0], round[1]);
+        strided<rounded<F>, double, N><<<blocks, LKSI_THREADS, 0, stream>>>(g, w);
     else
         integers<CMP, F, N, F::FLOATS_ONLY>::any(stream, w, f);
     return lksi_cuda_launched(a);

@@ -593,6 +593,32 @@ __global__ void __launch_bounds__(LKSI_THREADS) plane_stats(planes p)
     }
 }
 
+/* What backward sums of a row: d = x - hi, dy and dy d. */
+template <class C> struct back_sums {
+    C d = C(0), dy = C(0), dyd = C(0);
+    template <int V> __device__ void add(const C (&x)[V], const C (&g)[V], C hi)
+    {
+#pragma unroll
+        for (int j = 0; j < V; j++) {
+            C e = x[j] - hi;
+            d += e;
+            dy += g[j];
+            dyd = fused(g[j], e, dyd);
+        }
+    }
+    template <class TEAM> __device__ void fold(C *room)
+    {
+        d = TEAM::fold(d, room, join_sum());
+        dy = TEAM::fold(dy, room, join_sum());
+        dyd = TEAM::fold(dyd, room, join_sum());
+    }
+    /* To [3, step]. */
+    __device__ void put_(double *to, int64_t step) const
+    {
+        to[0] = (double)d, to[step] = (double)dy, to[2 * step] = (double)dyd;
+    }
+};
+
 template <class C, class T, int V, int LANES, int COLS>
 __global__ void __launch_bounds__(LKSI_THREADS) plane_sums(planes p)
 {
@@ -606,7 +632,8 @@ __global__ void __launch_bounds__(LKSI_THREADS) plane_sums(planes p)
         int64_t tile = item / p.chunks, c = item - tile * p.chunks, row = tile * team::ROWS + team::row();
         int64_t base[3] = {0, 0, 0}, begin = c * p.chunk;
         int64_t length = p.units - begin < p.chunk ? p.units - begin : p.chunk, count = row < n ? length : 0;
-        C hi = C(0), sd = C(0), sg = C(0), sgd = C(0);
+        C hi = C(0);
+        back_sums<C> sums;
         if (count) {
             p.r.outer.seek(row, base);
             hi = (C)p.mean.at(row / p.each);
@@ -616,23 +643,10 @@ __global__ void __launch_bounds__(LKSI_THREADS) plane_sums(planes p)
             C x[V], g[V];
             move::get_(x, in.data[1], dtype1, base[1] + move::place(in, 1, begin + u));
             move::get_(g, in.data[2], dtype2, base[2] + move::place(in, 2, begin + u));
-#pragma unroll
-            for (int j = 0; j < V; j++) {
-                C d = x[j] - hi;
-                sd += d;
-                sg += g[j];
-                sgd = fused(g[j], d, sgd);
-            }
+            sums.add(x, g, hi);
         }
-        sd = team::fold(sd, room, join_sum());
-        sg = team::fold(sg, room, join_sum());
-        sgd = team::fold(sgd, room, join_sum());
-        if (count && lane == 0) {
-            double *to = p.part + c * 3 * n + row;
-            to[0] = (double)sd;
-            to[n] = (double)sg;
-            to[2 * n] = (double)sgd;
-        }
+        sums.template fold<team>(room);
+        if (count && lane == 0) sums.put_(p.part + c * 3 * n + row, n);
     }
 }
 
@@ -1124,24 +1138,16 @@ __global__ void __launch_bounds__(LKSI_THREADS) group_whole_back(const __grid_co
         const C hi = (C)mean;
         C x[V], dy[V];
         for (int64_t i = team::row(); i < g.each; i += team::ROWS) {
-            C sd = C(0), sg = C(0), sgd = C(0);
+            back_sums<C> own;
             for (int64_t u = lane; u < units; u += LANES) {
                 move::get_(x, from, 0, i * g.plane + u * V);
                 move::get_(dy, given, 0, i * g.plane + u * V);
                 move::put_(x, held_x, 0, i * g.plane + u * V);
                 move::put_(dy, held_g, 0, i * g.plane + u * V);
-#pragma unroll
-                for (int j = 0; j < V; j++) {
-                    C d = x[j] - hi;
-                    sd += d;
-                    sg += dy[j];
-                    sgd = fused(dy[j], d, sgd);
-                }
+                own.add(x, dy, hi);
             }
-            sd = team::fold(sd, room, join_sum());
-            sg = team::fold(sg, room, join_sum());
-            sgd = team::fold(sgd, room, join_sum());
-            if (lane == 0) sums[i] = (double)sd, sums[g.each + i] = (double)sg, sums[2 * g.each + i] = (double)sgd;
+            own.template fold<team>(room);
+            if (lane == 0) own.put_(sums + i, g.each);
         }
         __syncthreads();
         double sd = 0, sg = 0, sgd = 0;

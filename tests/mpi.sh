@@ -5,6 +5,7 @@
 #   LKS_SRCDIR, LKS_BUILDDIR   top of the sources and of the build (set by make check; found otherwise)
 #   tmp                        an empty folder of this test, removed at the end
 #   cxx                        prints the C++ compiler beside CC, nothing if there is none (a wrapper may lack its own)
+#   sibling NAME MPICC         prints the compiler NAME of the MPI whose C compiler is MPICC (mpicc.mpich: NAME.mpich)
 #   mpi N PROGRAM ARGS...      runs it on N ranks, with a limit of time
 #   tap_ok STATUS TEXT         a result: good if STATUS is 0
 #   tap_run TEXT COMMAND...    a result: good if the command succeeds; its output goes to the log
@@ -26,9 +27,10 @@ fi
 : "${MPIEXEC:=$(sed -n 's/^S\["MPIEXEC"\]="\(.*\)"$/\1/p' "$LKS_BUILDDIR/config.status")}"
 : "${CC:=$(sed -n 's/^S\["CC"\]="\(.*\)"$/\1/p' "$LKS_BUILDDIR/config.status")}"
 : "${NM:=nm}" "${AWK:=awk}"
+sibling() { echo "$2" | sed "s/mpicc\\([^/]*\\)\$/$1\\1/"; }
 cxx()
 (
-    case $CC in *mpicc*) c=$(echo "${CC%% *}" | sed 's/mpicc/mpicxx/') ;; *) c=c++ ;; esac
+    case $CC in *mpicc*) c=$(sibling mpicxx "${CC%% *}") ;; *) c=c++ ;; esac
     ! echo 'int main() { return 0; }' | "$c" -x c++ -fsyntax-only - >/dev/null 2>&1 || echo "$c"
 )
 # Open MPI refuses root and more ranks than cores, and binds ranks to cores; a hung job is ended by the launcher.
