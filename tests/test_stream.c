@@ -152,6 +152,34 @@ static void train(int graph, int transforms, float *w)
     lks_params_destroy(&ps);
 }
 
+/* eig works on the host, too: inside a graph it ends the gathering, as a wait does. */
+static void eigenvalues(void)
+{
+    double a[16], got[2][32], more[4] = {0};
+    lks_tensor *w, *v;
+    for (int i = 0; i < 16; i++) a[i] = (i * 7 + 3) % 11 - 4 + (i % 5 == 0) * 6;
+    lks_tensor *x = lks_from_host(ctx, LKS_F64, 2, (int64_t[]){4, 4}, a);
+    if (lks_linalg_eig(x, &w, &v) != LKS_OK && lks_error_code(ctx) == LKS_ERR_UNSUPPORTED) {
+        skip(2, "%s", lks_error(ctx));
+        lks_error_clear(ctx);
+        return;
+    }
+    for (int graph = 0; graph < 2; graph++) {
+        lks_tensor *y = lks_mul_scalar(x, 2);
+        if (graph) lks_graph_begin(ctx);
+        lks_tensor *z = lks_sub(y, x); /* made by what is gathered */
+        int good = lks_linalg_eig(z, &w, &v) == LKS_OK;
+        lks_tensor *rest = lks_sum(lks_mul(z, z), 1, (int[]){1}, 0, LKS_DTYPE_NONE);
+        if (graph) good = good && lks_graph_end(ctx) == LKS_OK;
+        good = good && lks_to_host(lks_view_as_real(v), got[graph], sizeof got[graph]) == LKS_OK &&
+               lks_to_host(rest, more, sizeof more) == LKS_OK;
+        double want = 0;
+        for (int i = 0; i < 4; i++) want += a[i] * a[i];
+        ok(good && more[0] == want && (!graph || !memcmp(got[0], got[1], sizeof got[0])),
+           graph ? "eig inside a graph: the same bits, and what comes after it: %s" : "eig, eager: %s", lks_error(ctx));
+    }
+}
+
 /* --- attention of 16 bits: tiles on tensor cores, against float64 on the CPU from the same rounded numbers --- */
 
 enum { PLAIN, CAUSAL, MASKED, ADDED, DROPPED, MODES };
@@ -418,11 +446,12 @@ int main(int argc, char **argv)
         ok(memcmp(eager, graph, sizeof eager) == 0, "graphs: the same bits as eager");
         ok(lks_graph_begin(ctx) == LKS_OK && lks_graph_begin(ctx) == LKS_ERR_STATE && lks_graph_end(ctx) == LKS_OK,
            "begun twice is an error");
+        eigenvalues();
         attention();
         lks_scope_end(ctx);
         lks_context_destroy(&ctx);
     } else {
-        skip(13, "no device with streams (LKS_TEST_DEVICE=cuda)");
+        skip(15, "no device with streams (LKS_TEST_DEVICE=cuda)");
     }
     int status = done();
     lks_finalize();

@@ -138,9 +138,9 @@ LKS_API void *lks_event(lks_context *ctx);
  * included) and then launched at once as one CUDA graph: the same results, bit for bit, with a launch in place of
  * hundreds. The next graph of the same shape puts its arguments into the last one. Make a step or two without it first,
  * since libraries set themselves up then; bring data to the device before it begins. A call that waits for the device
- * launches what was gathered so far and ends the gathering. Errors: LKS_ERR_UNSUPPORTED (another device), LKS_ERR_STATE
- * (begun already, or inside lks_graph_step, which spares the calls, too), LKS_ERR_DEVICE. Local (but begin and end at
- * the same places on every rank). */
+ * launches what was gathered so far and ends the gathering; so does lks_linalg_eig, part of which is the host's work.
+ * Errors: LKS_ERR_UNSUPPORTED (another device), LKS_ERR_STATE (begun already, or inside lks_graph_step, which spares the
+ * calls, too), LKS_ERR_DEVICE. Local (but begin and end at the same places on every rank). */
 LKS_API lks_status lks_graph_begin(lks_context *ctx);
 LKS_API lks_status lks_graph_end(lks_context *ctx);
 

@@ -867,7 +867,7 @@ static const char *lacking(int op)
 {
 #ifndef HAVE_CUDNN
     if (lksi_cuda_kernels[op] == NULL && op >= LKSI_OP_conv1d && op <= LKSI_OP_conv_backward_weight)
-        return ": this build has no cuDNN, which convolutions need";
+        return ": convolutions need cuDNN, which this build does not have (install it and build Lockstep again)";
 #endif
     (void)op;
     return "";
@@ -918,6 +918,12 @@ void **lksi_cuda_state(lksi_cuda *c, int slot, void (*destroy)(lksi_cuda *cuda, 
 {
     c->state[slot].destroy = destroy;
     return &c->state[slot].p;
+}
+
+lks_status lksi_cuda_eager(lksi_cuda *c, const lksi_args *a)
+{
+    lks_status code = cuda_graph_end(c);
+    return code == LKS_OK ? code : lksi_why(a, code, "%.*s", LKSI_WHY - 1, c->failure);
 }
 
 int lksi_cuda_stream_index(const lksi_cuda *c, cudaStream_t stream)

@@ -48,6 +48,7 @@ int lksi_cuda_stream_index(const lksi_cuda *cuda, cudaStream_t stream) { return 
 void *lksi_cuda_alloc(lksi_cuda *cuda, int64_t bytes) { return lent->alloc(cuda, bytes); }
 void lksi_cuda_free(lksi_cuda *cuda, void *p) { lent->free(cuda, p); }
 lksi_fault lksi_cuda_fault(const lksi_cuda *cuda) { return lent->fault(cuda); }
+lks_status lksi_cuda_eager(lksi_cuda *cuda, const lksi_args *a) { return lent->eager(cuda, a); }
 
 lks_status lksi_cumath_backend(lksi_cuda *cuda, cudaStream_t stream, const lksi_args *a, int op)
 {

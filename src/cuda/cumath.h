@@ -29,6 +29,7 @@ typedef struct lksi_cuda_services {
     void *(*alloc)(lksi_cuda *cuda, int64_t bytes);
     void (*free)(lksi_cuda *cuda, void *p);
     lksi_fault (*fault)(const lksi_cuda *cuda);
+    lks_status (*eager)(lksi_cuda *cuda, const lksi_args *a);
 } lksi_cuda_services;
 
 /* What the module provides: lksi_plugin.service. */

@@ -36,6 +36,10 @@ const void *lksi_cuda_module(const lksi_cuda *cuda, const char *name, char *why)
 
 const char *lksi_cuda_failure(const lksi_cuda *cuda); /* that text */
 
+/* For a row whose library waits for the device: what is being gathered for a graph is launched, and the gathering ends,
+ * as at a wait of the program. Fails with a text. */
+lks_status lksi_cuda_eager(lksi_cuda *cuda, const lksi_args *a);
+
 /* What a library described, to be found again: entries begin with their key, `bytes` long, without padding. */
 #define LKSI_REMEMBERED 512
 typedef struct lksi_remembered {

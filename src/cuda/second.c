@@ -21,6 +21,7 @@ static const lksi_cuda_services services = {
     .alloc = lksi_cuda_alloc,
     .free = lksi_cuda_free,
     .fault = lksi_cuda_fault,
+    .eager = lksi_cuda_eager,
 };
 
 static lks_status row(lksi_cuda *cuda, cudaStream_t stream, const lksi_args *a, const char *library)

@@ -625,11 +625,12 @@ CUMATH(linalg_lstsq)
 #if CUSOLVER_VERSION >= 11702
 static cudaDataType type_of(const job *j) { return j->dbl ? CUDA_R_64F : CUDA_R_32F; }
 
-/* Memory for a call of the 64-bit interface. */
+/* Memory for a call of the 64-bit interface. Where it works on the host as well it cannot be gathered for a graph. */
 static lks_status both_sides(job *j, size_t device, size_t host, void **p)
 {
     solver *s = j->s;
     j->lwork = 0;
+    if (host) TRY(lksi_cuda_eager(j->cuda, j->a));
     if (host && (!s->host || s->host->bytes < host)) {
         host_memory *h = lksi_cuda_alloc(j->cuda, (int64_t)(sizeof *h + host));
         if (!h) return lksi_why(j->a, LKS_ERR_MEMORY, "no host memory");

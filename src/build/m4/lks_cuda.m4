@@ -19,7 +19,7 @@ AC_ARG_WITH([cudnn], [AS_HELP_STRING([--without-cudnn],
 AS_CASE([$with_cuda_arch], [yes], [with_cuda_arch="sm_80 sm_90"], [no|ptx], [with_cuda_arch=])
 AS_CASE([$with_cuda], [auto|yes|no], [lks_cuda=${CUDA_HOME:-/usr/local/cuda}], [lks_cuda=$with_cuda])
 cuda_version=no cudnn_version=no nccl_version=no have_cuda=no have_cudnn=no cuda_why=
-cufft_version=no cusolver_version=no CUMATH_LIBS=
+cufft_version=no cusolver_version=no CUMATH_LIBS= CUDNN_LIBS=
 AS_IF([test "x$with_cuda" != xno], [
   AS_IF([test "x$NVCC" = x], [
     AC_PATH_PROG([NVCC], [nvcc], [no], [$lks_cuda/bin$PATH_SEPARATOR$PATH])
@@ -56,7 +56,7 @@ AS_IF([test "x$with_cuda" != xno], [
        LIBS="-L$lks_cuda_lib -Wl,-rpath-link,$lks_cuda_lib -lcudnn -lcudart $LIBS"
        AC_MSG_CHECKING([whether cuDNN links])
        AC_LINK_IFELSE([AC_LANG_PROGRAM([[#include <cudnn.h>]], [[cudnnHandle_t h; return (int)cudnnCreate(&h);]])],
-         [have_cudnn=yes CUDA_LIBS="$CUDA_LIBS -lcudnn"])
+         [have_cudnn=yes CUDNN_LIBS=-lcudnn])
        AC_MSG_RESULT([$have_cudnn])
        LIBS=$sv_LIBS
        test $have_cudnn = yes || cudnn_version="no (it does not link)"])
@@ -104,6 +104,7 @@ AS_IF([test $cusolver_version = yes], [AC_DEFINE([HAVE_CUSOLVER], [1], [cuSOLVER
 AC_SUBST([CUMATH_LIBS])
 AC_SUBST([CUDA_CPPFLAGS])
 AC_SUBST([CUDA_LIBS])
+AC_SUBST([CUDNN_LIBS])
 AC_SUBST([NVCC_GENCODE])
 AM_CONDITIONAL([HAVE_CUDA], [test $have_cuda = yes])
 AM_CONDITIONAL([HAVE_CUDNN], [test $have_cuda = yes && test $have_cudnn = yes])
