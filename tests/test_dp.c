@@ -183,6 +183,59 @@ static void uneven(void)
     rig_close(&r);
 }
 
+/* Are the gradients of p[i] there (1) or not on every rank, of this value? */
+static int gradients(rig *r, const int *there, const double *want)
+{
+    int good = 1;
+    for (int i = 0; i < r->count; i++) {
+        lks_tensor *g = lks_grad(r->p[i]);
+        double v[5] = {0};
+        lks_scope_begin(r->ctx);
+        good = good && (g != NULL) == there[i];
+        if (g && lks_to_host(lks_to(g, LKS_F64), v, sizeof v) != LKS_OK) good = 0;
+        for (int k = 0; k < 5 && g && good; k++) good = fabs(v[k] - want[i]) < 1e-6;
+        if (!good) diag("p%d: %s, %g", i, g ? "a gradient" : "no gradient", v[0]);
+        lks_scope_end(r->ctx);
+        if (!good) break;
+    }
+    return good;
+}
+
+/* After the reduction every rank has the same gradients, also one that contributed nothing. */
+static void present(void)
+{
+    rig rigged, *r = &rigged;
+    ok(rig_open(r, 3, LKS_F32, 16, 1), "B88: create");
+    const int first_two[3] = {1, 1, 0}, middle[3] = {0, 1, 0}, all[3] = {1, 1, 1};
+    double n = r->n;
+    /* p1 on rank 0 alone, p2 nowhere. */
+    ok(backward(r, (double[]){1, r->me ? 0 : 2, 0}, 1, 1) == LKS_OK && lks_optim_unscale(r->opt, r->s) == LKS_OK &&
+           gradients(r, first_two, (double[]){1, 2 / n, 0}),
+       "B88: a gradient of one rank is there on all, none where nobody has one (unscaled): %s", lks_error(r->ctx));
+    ok(step(r) == LKS_OK && gradients(r, (int[]){0, 0, 0}, NULL), "B88: until lks_params_zero_grad");
+    /* Without unscale the sum stays, until the step: rank n - 1 has no samples at all. */
+    int last = r->n > 1 && r->me == r->n - 1;
+    ok(backward(r, (double[]){0, 3, 0}, last ? 0 : 1, 1) == LKS_OK && lks_optim_step(r->opt, r->s) == LKS_OK &&
+           gradients(r, middle, (double[]){0, 3 * (r->n > 1 ? n - 1 : 1), 0}),
+       "B88: and on a rank without samples: %s", lks_error(r->ctx));
+    /* Left where it is, it is the sum on every rank: an error on every rank alike. */
+    lks_status st = backward(r, (double[]){0, 3, 0}, 1, 1);
+    ok(st == LKS_ERR_STATE && strstr(lks_error(r->ctx), "p1"), "B88: left there it is refused on every rank: %s",
+       lks_error(r->ctx));
+    lks_error_clear(r->ctx);
+    st = lks_optim_step(r->opt, r->s);
+    lks_error_clear(r->ctx);
+    ok(lks_params_zero_grad(r->ps) == LKS_OK, "cleared");
+    /* Accumulated: p0 in the first part on even ranks, p1 in the second on odd ones, p2 in both. */
+    int odd = r->me % 2, odds = r->n / 2, evens = r->n - odds;
+    ok(backward(r, (double[]){odd ? 0 : 1, 0, 1}, 1, 0) == LKS_OK &&
+           backward(r, (double[]){0, odd ? 1 : 0, 1}, 1, 1) == LKS_OK && lks_optim_unscale(r->opt, r->s) == LKS_OK &&
+           gradients(r, r->n > 1 ? all : (int[]){1, 0, 1}, (double[]){evens / (2 * n), odds / (2 * n), 1}),
+       "B88: over several parts: %s", lks_error(r->ctx));
+    ok(step(r) == LKS_OK && lks_dp_check(r->dp) == LKS_OK, "B88: and the step is the same everywhere");
+    rig_close(r);
+}
+
 static void absent(void)
 {
     rig r;
@@ -621,6 +674,7 @@ int main(int argc, char **argv)
     half_sums();
     uneven();
     absent();
+    present();
     overflow();
     accumulation();
     buckets();

@@ -33,11 +33,11 @@ LKS_API lks_status lks_dp_set_nominal(lks_dp *dp, double weight);
  * when not LKS_NONE; both may be 0 and loss LKS_NONE on a rank without samples). last 0: gradients only accumulate (no
  * sync); last 1: buckets are reduced as they fill, the rest at the end; this call is the one that decides. s: scaler or
  * NULL. Gradients are complete after lks_optim_unscale or in lks_optim_step, which wait for them; a parameter without a
- * gradient on some ranks counts as zero there. A call after last and before the step, or a step without it, is
- * LKS_ERR_STATE, and so is a gradient left from the last step: it is the sum over ranks. A rank that fails here, or
- * hands in the NULL of a failed forward pass, still joins all reductions and gets its error; every rank then skips the
- * step (lks_optim_step is still to be called). Statistics staged by forward are averaged over the ranks that staged
- * some. Collective when last. */
+ * gradient on some ranks counts as zero there, and has the sum on those, too, afterwards (one without it on all ranks
+ * has none). A call after last and before the step, or a step without it, is LKS_ERR_STATE, and so is a gradient left
+ * from the last step: it is the sum over ranks. A rank that fails here, or hands in the NULL of a failed forward pass,
+ * still joins all reductions and gets its error; every rank then skips the step (lks_optim_step is still to be called).
+ * Statistics staged by forward are averaged over the ranks that staged some. Collective when last. */
 LKS_API lks_status lks_dp_backward(lks_dp *dp, lks_scaler *s, lks_tensor *loss, double weight,
                                    lks_tensor *weight_tensor, int last);
 /* Number of buckets; elements of parameters in bucket i; gradient reductions issued so far (one per bucket and step;

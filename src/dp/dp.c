@@ -4,15 +4,15 @@
  * buckets are laid out is in buckets.c, comparisons over ranks in same.c.
  *
  * Every rank posts the same collectives in the same order, whatever happened to it: true weight, control, buckets 0, 1,
- * ...; then, in finish, staged buffers if any rank has some. A rank that failed posts them all, too, and says so in the
- * optimizer's flag.
+ * ..., presence; then, in finish, staged buffers if any rank has some. A rank that failed posts them all, too, and says
+ * so in the optimizer's flag.
  */
 #include "base/guard.h"
 #include "dispatch/dispatch.h"
 #include "dp/inside.h"
 #include "grad/grad.h"
+#include "scaler/scaler.h"
 #include <lockstep/ops.h>
-#include <lockstep/scaler.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -65,6 +65,39 @@ static lks_status on_gradient(void *user, lks_tensor *leaf, lks_tensor *grad)
     return LKS_OK;
 }
 
+/* --- which gradients there are ------------------------------------------------------------------------------------ */
+
+/* Asked of all by all, but a rank that lacks no gradient needs no answer: it takes it when it asks anew. */
+static lks_status post_present(lks_dp *dp)
+{
+    const lks_params *ps = dp->ps;
+    if (dp->ctx->base.size == 1 || !dp->buckets) return LKS_OK;
+    TRY(lksi_host_reduce_finish(dp->ctx->comm, &dp->present_rq));
+    dp->absent = 0;
+    for (int i = 0; i < ps->n; i++) {
+        int wanted = dp->bucket_of[i] >= 0;
+        dp->present[i] = wanted && ps->e[i].t->grad;
+        dp->absent |= wanted && !ps->e[i].t->grad;
+    }
+    return lksi_host_reduce_start(dp->ctx->comm, "gradients that are present", dp->present, ps->n, LKS_MAX,
+                                  &dp->present_rq);
+}
+
+/* A gradient that another rank has is there on this one, too: 0 was added to it. */
+static lks_status take_present(lks_dp *dp)
+{
+    if (!dp->absent) return LKS_OK;
+    dp->absent = 0;
+    TRY(lksi_host_reduce_finish(dp->ctx->comm, &dp->present_rq));
+    for (int i = 0; i < dp->ps->n; i++) {
+        lks_tensor *t = dp->ps->e[i].t;
+        if (!dp->present[i] || t->grad) continue;
+        t->grad = lks_keep(t->grad_slot);
+        lksi_grad_set_scale(t, dp->scale);
+    }
+    return LKS_OK;
+}
+
 /* What backward did not reach: accumulated earlier, or absent and then zero. */
 static lks_status start_rest(lks_dp *dp)
 {
@@ -79,6 +112,7 @@ static lks_status start_rest(lks_dp *dp)
         if (mine == LKS_OK) mine = st;
     }
     for (; dp->next < dp->buckets; dp->next++) TRY(start_bucket(dp, dp->next));
+    TRY(post_present(dp));
     return mine;
 }
 
@@ -192,6 +226,7 @@ static lks_status finish(void *self)
             backward_name, (long long)dp->micro);
     TRY(lksi_comm_wait(ctx->comm, &dp->weight_rq));
     for (int k = 0; k < dp->buckets; k++) TRY(lksi_comm_wait(ctx->comm, &dp->bucket[k].rq));
+    TRY(take_present(dp));
     lks_status mine = average_staged(dp);
     for (int i = 0; i < dp->ps->n; i++)
         if (dp->bucket_of[i] >= 0) {
@@ -336,6 +371,7 @@ lks_status lks_dp_backward(lks_dp *dp, lks_scaler *s, lks_tensor *loss, double s
         if (dp->here && (st = lksi_device_zero(ctx->dev, dp->here, sizeof *dp->here)) != LKS_OK && mine == LKS_OK)
             mine = st;
         TRY(post_control(dp));
+        dp->scale = s && lks_scaler_enabled(s) ? lksi_scaler_number(s) : LKSI_GRAD_PLAIN;
         dp->syncing = 1;
     }
     if (mine == LKS_OK) mine = run_backward(dp, s, loss);
@@ -424,7 +460,8 @@ static lks_status set_up(lks_dp *dp)
     dp->bucket_of = lksi_alloc(b, (ps->n + 1) * (int64_t)sizeof *dp->bucket_of);
     dp->seen = lksi_alloc(b, ps->n + 1);
     dp->hook = lksi_alloc(b, (ps->n + 1) * (int64_t)sizeof *dp->hook);
-    if (!dp->bucket_of || !dp->seen || !dp->hook) return LKS_ERR_MEMORY;
+    dp->present = lksi_alloc(b, (ps->n + 1) * (int64_t)sizeof *dp->present);
+    if (!dp->bucket_of || !dp->seen || !dp->hook || !dp->present) return LKS_ERR_MEMORY;
     dp->hooks = ps->n;
     void *p = NULL;
     TRY(lksi_device_alloc(dp->ctx->dev, 2 * sizeof(double), &p));
@@ -484,6 +521,7 @@ void lks_dp_destroy(lks_dp **pdp)
     (void)lksi_comm_wait(ctx->comm, &dp->weight_rq);
     for (int k = 0; k < dp->buckets; k++) (void)lksi_comm_wait(ctx->comm, &dp->bucket[k].rq);
     (void)lksi_host_reduce_finish(ctx->comm, &dp->control_rq);
+    (void)lksi_host_reduce_finish(ctx->comm, &dp->present_rq);
     for (int i = 0; dp->hook && i < dp->hooks; i++)
         if (dp->hook[i].id) (void)lks_hook_remove(dp->ps->e[i].t, dp->hook[i].id);
     if (dp->ps->reducer == &dp->reducer) dp->ps->reducer = NULL;
@@ -491,6 +529,7 @@ void lks_dp_destroy(lks_dp **pdp)
     lksi_free(b, dp->bucket_of);
     lksi_free(b, dp->seen);
     lksi_free(b, dp->hook);
+    lksi_free(b, dp->present);
     if (dp->weight) lksi_device_free(ctx->dev, dp->weight);
     if (dp->here) lksi_device_free(ctx->dev, dp->here);
     lksi_free(b, dp);

@@ -53,6 +53,10 @@ struct lks_dp {
     double *weight;      /* device: [0] the sum, [1] what the host adds */
     int32_t *here;       /* device: this rank's gradients were not finite before the sum; NULL with one rank */
     lksi_request *weight_rq, *control_rq;
+    lksi_request *present_rq;
+    int64_t *present;    /* per entry: has any rank a gradient of it; being reduced while present_rq is set */
+    int absent;          /* this rank lacks one */
+    int64_t scale;       /* tensor.grad_scale of what the last backward makes */
     int64_t staged_ranks; /* control: ranks whose forward staged buffers */
     int staged_here;
     int64_t collectives;

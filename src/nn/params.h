@@ -23,8 +23,8 @@ typedef struct lksi_entry {
 } lksi_entry;
 
 /* Handed down by dp (the only arrow upward): called by the optimizer before it reads gradients. With a reducer,
- * gradient memory of every trainable parameter holds a gradient once finish returned (zeros where no rank has one), so
- * presence on this rank (t->grad) is only about who has something. */
+ * gradient memory of every trainable parameter holds a gradient once finish returned (zeros where no rank has one), and
+ * presence (t->grad) is the same on every rank: where any of them has one. */
 typedef struct lksi_reducer {
     void *self;
     lks_status (*finish)(void *self);               /* all buckets reduced or joined; LKS_OK also if this rank failed */
