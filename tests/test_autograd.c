@@ -787,6 +787,191 @@ static void test_recorded(void)
     }
 }
 
+/* Norms of float32 far from 0, recorded: first and second order against float64. */
+static lks_tensor *some_norm(int which, lks_tensor *x, lks_tensor *w)
+{
+    if (which == 0) return lks_layer_norm(lks_permute(x, 4, (int[]){0, 2, 3, 1}), 1, w, LKS_NONE, 1e-5);
+    if (which == 1) return lks_group_norm(x, 2, w, LKS_NONE, 1e-5);
+    return lks_batch_norm(x, w, LKS_NONE, LKS_NONE, LKS_NONE, LKS_NONE, LKS_NONE, 1, 0.1, 1e-5);
+}
+
+static void test_recorded_norms(void)
+{
+    enum { C = 4, ALL_OF = 2 * C * 15 };
+    static const char *const names[] = {"layer_norm", "group_norm", "batch_norm"};
+    static const double means[] = {0, -1e3, 3e4};
+    double v[ALL_OF], f[ALL_OF], w[C] = {1, -0.5, 2, 0.25};
+    for (int which = 0; which < 3; which++)
+        for (int m = 0; m < 3; m++) {
+            lks_scope_begin(ctx);
+            for (int i = 0; i < ALL_OF; i++) v[i] = (double)(float)(means[m] + sin(i * 1.3) * 2), f[i] = cos(i * 0.37);
+            lks_tensor *g[2][4] = {{NULL}};
+            int good = 1;
+            for (int wide = 0; wide < 2; wide++) {
+                lks_dtype dtype = wide ? LKS_F64 : LKS_F32;
+                lks_tensor *in[2] = {leaf_of(filled(0, v, dtype, 4, (int64_t[]){2, C, 3, 5})),
+                                     leaf_of(filled(0, w, dtype, 1, (int64_t[]){C}))};
+                lks_tensor *y = some_norm(which, in[0], in[1]);
+                lks_tensor *c = lks_reshape(filled(0, f, dtype, 1, (int64_t[]){ALL_OF}), 4, lks_shape(y));
+                y = total(lks_mul(lks_mul(y, y), c));
+                good = good && fine(lks_gradients(y, LKS_NONE, 2, in, 1, 1, g[wide]));
+                lks_tensor *z = good ? total(lks_mul(g[wide][0], lks_sin(lks_mul_scalar(g[wide][0], 3)))) : NULL;
+                good = good && fine(lks_gradients(z, LKS_NONE, 2, in, 1, 0, g[wide] + 2));
+                if (wide) good = good && fine(lks_gradients(y, LKS_NONE, 2, in, 0, 0, g[wide])); /* the fused row */
+            }
+            double far = 0;
+            for (int k = 0; k < 4 && good; k++) {
+                double *a = values_of(ctx, g[0][k]), *b = values_of(ctx, g[1][k]), worst = 0, most = 0;
+                for (int64_t i = 0; i < lks_numel(g[1][k]); i++)
+                    worst = fmax(worst, fabs(a[i] - b[i])), most = fmax(most, fabs(b[i]));
+                far = fmax(far, most > 0 && isfinite(worst) ? worst / most : INFINITY);
+                free(a), free(b);
+            }
+            ok(good && far < 3e-5, "%s around %g, recorded: float64's gradients (%g)", names[which], means[m], far);
+            lks_scope_end(ctx);
+        }
+}
+
+/* Cross entropy recorded, where logits are infinite, rows are ignored, nothing counts: as the fused row. */
+static void test_recorded_entropy(void)
+{
+    enum { R = 4, C = 3 };
+    static const char *const names[] = {"finite logits", "a class of -inf", "a target of -inf", "a row of -inf",
+                                        "a class of +inf", "a NaN"};
+    static const double weights[][C] = {{1, 1, 1}, {0.5, 2, 1}, {0, 0, 3}};
+    const int64_t target[R] = {0, 1, -100, 1}, none[R] = {-100, -100, -100, -100};
+    double logits[R * C], soft[R * C] = {1, 0, 0, 0.5, 0.5, 0, 0, 0.25, 0.75, 0, 1, 0};
+    for (int kind = 0; kind < 6; kind++)
+        for (int probabilities = 0; probabilities < 2; probabilities++) {
+            int good = 1;
+            for (int how = 0; how < 4 * 3 * 2 * 2; how++) {
+                static const int reductions[4] = {LKS_REDUCTION_NONE, LKS_REDUCTION_MEAN, LKS_REDUCTION_SUM,
+                                                  LKS_REDUCTION_MEAN_NAN};
+                int reduction = reductions[how % 4], weight = how / 4 % 3, ignored = how / 12 % 2, smooth = how / 24;
+                for (int i = 0; i < R * C; i++) logits[i] = sin(i * 1.9) * 2;
+                if (kind == 1) logits[2] = logits[C + 2] = -INFINITY;
+                if (kind == 2) logits[0] = logits[3 * C + 1] = -INFINITY;
+                for (int j = 0; j < C && kind == 3; j++) logits[C + j] = -INFINITY;
+                if (kind == 4) logits[C] = INFINITY;
+                if (kind == 5) logits[C + 1] = NAN;
+                lks_scope_begin(ctx);
+                lks_tensor *in[2] = {leaf_of(filled(0, logits, LKS_F32, 2, (int64_t[]){R, C})),
+                                     leaf_of(filled(0, soft, LKS_F32, 2, (int64_t[]){R, C}))};
+                lks_tensor *t = lks_from_host(ctx, LKS_I64, 1, (int64_t[]){R}, ignored ? none : target), *g[2], *h[2];
+                lks_tensor *w = weight ? filled(0, weights[weight], LKS_F32, 1, (int64_t[]){C}) : LKS_NONE;
+                lks_tensor *y = lks_cross_entropy_weighted(in[0], probabilities ? in[1] : t, w, -100,
+                                                           smooth ? 0.1 : 0, reduction);
+                if (lks_ndim(y)) y = lks_sum(lks_mul(y, CONST(1, 2, 3, 4)), ALL);
+                int fit = fine(lks_gradients(y, LKS_NONE, 1 + probabilities, in, 1, 0, g)) &&
+                          fine(lks_gradients(y, LKS_NONE, 1 + probabilities, in, 1, 1, h));
+                for (int k = 0; k < 1 + probabilities && fit; k++) {
+                    double *a = values_of(ctx, g[k]);
+                    fit = close_to(ctx, h[k], a, R * C, 1e-6);
+                    for (int i = 0; i < R * C && !fit; i++) {
+                        double *b = values_of(ctx, h[k]);
+                        diag("%d: fused %g, recorded %g", i, a[i], b[i]);
+                        free(b);
+                    }
+                    free(a);
+                }
+                if (!fit)
+                    diag("%s, %s, reduction %d, weights %d, %s, smoothing %d", names[kind],
+                         probabilities ? "probabilities" : "classes", reduction, weight,
+                         ignored ? "all ignored" : "one ignored", smooth);
+                good &= fit;
+                lks_scope_end(ctx);
+            }
+            ok(good, "cross entropy of %s, %s: recorded as fused", probabilities ? "probabilities" : "classes",
+               names[kind]);
+        }
+}
+
+/* --- norms that add their gradient to what has arrived --- */
+
+typedef struct tally {
+    int adds, norms;
+    lks_dtype low; /* of the last norm's copy */
+} tally;
+
+static void counts(void *user, const lks_op_event *e)
+{
+    tally *t = user;
+    if (!e->end || !e->backward) return;
+    t->adds += !strcmp(e->op, "add") || !strcmp(e->op, "accumulate");
+    if (strstr(e->op, "norm_backward")) t->norms++, t->low = e->out[e->nout - 1];
+}
+
+/* s = a + b in float32, which a norm of s and `kind` take: 0 a residual, 1 a transposed use, 2 a sum that hands its
+ * gradient on to s and to c alike, 3 nothing. half: b came of 16 bits. */
+static lks_tensor *stream(int kind, int rms, lks_tensor *a, lks_tensor *b, lks_tensor *c, lks_tensor *w, lks_tensor **s)
+{
+    *s = lks_add(a, b);
+    lks_tensor *h = rms ? lks_rms_norm(*s, 1, w, 1e-5) : lks_layer_norm(*s, 1, w, LKS_NONE, 1e-5);
+    h = total(lks_mul(h, lks_mul(h, c)));
+    if (kind == 0) return lks_add(h, total(lks_mul(*s, c)));
+    if (kind == 1) return lks_add(h, total(lks_mul(lks_contiguous(lks_transpose(*s, 0, 1)), lks_transpose(c, 0, 1))));
+    if (kind == 2) return lks_add(h, total(lks_mul(lks_add(*s, lks_mul_scalar(c, 2)), a)));
+    return h;
+}
+
+static void test_arrived(void)
+{
+    enum { R = 5, N = 24 };
+    static const char *const names[] = {"a residual", "a transposed use", "a gradient that two share", "no other use"};
+    double v[R * N];
+    lks_tensor *in[4], *g[4], *h[4];
+    for (int rms = 0; rms < 2; rms++)
+        for (int half = 0; half < 2; half++)
+            for (int kind = 0; kind < 4; kind++) {
+                lks_scope_begin(ctx);
+                for (int k = 0; k < 3; k++) {
+                    for (int i = 0; i < R * N; i++) v[i] = sin(i * 1.7 + k * 0.9 + 1) * (k + 1);
+                    in[k] = leaf_of(filled(0, v, half && k == 1 ? LKS_BF16 : LKS_F32, 2, (int64_t[]){R, N}));
+                }
+                in[3] = leaf_of(filled(0, v, LKS_F32, 1, (int64_t[]){N}));
+                /* Something between the sum and the leaves, so that there is a place for the gradient. */
+                lks_tensor *a = lks_mul_scalar(in[0], 0.5), *b = lks_mul_scalar(in[1], 2), *s;
+                lks_tensor *c = lks_mul_scalar(in[2], 1);
+                lks_tensor *y = stream(kind, rms, a, b, c, in[3], &s);
+                lks_tensor *wanted[5] = {in[0], in[1], in[2], in[3], s}, *first[5], *second[5];
+                tally t = {0};
+                lks_observe(ctx, counts, &t);
+                int good = fine(lks_gradients(y, LKS_NONE, 5, wanted, 1, 0, first));
+                lks_observe(ctx, NULL, NULL);
+                /* Recorded, the parts are added one by one: what it must come to. */
+                good = good && fine(lks_gradients(y, LKS_NONE, 5, wanted, 1, 1, second));
+                for (int k = 0; k < 5 && good; k++) {
+                    double *p = values_of(ctx, first[k]), *q = values_of(ctx, second[k]), worst = 0, most = 0;
+                    for (int64_t i = 0; p && q && i < lks_numel(first[k]); i++)
+                        worst = fmax(worst, fabs(p[i] - q[i])), most = fmax(most, fabs(q[i]));
+                    good = p && q && most > 0 && worst <= (half && k == 1 ? 8e-3 : 1e-5) * most;
+                    if (!good) diag("input %d: off by %g of %g", k, worst, most);
+                    free(p), free(q);
+                }
+                good = good && t.norms == 1 && (t.low == LKS_BF16) == half;
+                ok(good, "%s norm beside %s%s", rms ? "an RMS" : "a layer", names[kind],
+                   half ? ", 16 bits behind" : "");
+                for (int k = 0; k < 4; k++) lks_zero_grad(in[k]);
+                good = fine(lks_backward(y, LKS_NONE, 1)) && fine(lks_backward(y, LKS_NONE, 0));
+                for (int k = 0; k < 4 && good; k++) g[k] = lks_mul_scalar(first[k], 2), h[k] = lks_grad(in[k]);
+                for (int k = 0; k < 4 && good; k++) {
+                    double *want = values_of(ctx, g[k]);
+                    good = close_to(ctx, h[k], want, lks_numel(h[k]), 0);
+                    free(want);
+                }
+                ok(good, "and twice as much after two walks, to the bit");
+                lks_scope_end(ctx);
+            }
+    /* A residual takes no addition of its own: the norm adds. */
+    for (int i = 0; i < R * N; i++) v[i] = cos(i * 0.7);
+    lks_tensor *x = leaf_of(filled(0, v, LKS_F32, 2, (int64_t[]){R, N})), *s = lks_mul_scalar(x, 2);
+    lks_tensor *y = total(lks_add(lks_layer_norm(s, 1, LKS_NONE, LKS_NONE, 1e-5), s));
+    tally t = {0};
+    lks_observe(ctx, counts, &t);
+    ok(fine(lks_backward(y, LKS_NONE, 0)) && t.norms == 1 && t.adds == 0, "no addition is made (%d)", t.adds);
+    lks_observe(ctx, NULL, NULL);
+}
+
 /* --- depth and length --- */
 
 /* n ops in a row; only the newest result is held. kind 0 saves nothing, 1 its inputs, 2 its output. The caller owns the
@@ -1068,7 +1253,8 @@ int main(void)
         static void (*const tests[])(void) = {
             test_leaves, test_graphs, test_in_place, test_modes, test_hooks, test_frozen_since, test_nested,
             test_gradients, test_random_graphs, test_sealed, test_orphans, test_gradcheck, test_recorded,
-            test_depth, test_flat, test_order, test_no_memory, test_cases};
+            test_recorded_norms, test_recorded_entropy, test_arrived, test_depth, test_flat,
+            test_order, test_no_memory, test_cases};
         for (int k = 0; k < (int)(sizeof tests / sizeof *tests); k++) {
             if (i && tests[k] == test_depth) continue; /* says nothing about the device */
             int scoped = tests[k] != test_depth && tests[k] != test_sealed && tests[k] != test_orphans;

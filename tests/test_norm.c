@@ -4,6 +4,7 @@
  * every float dtype, layouts, ISAs, thread counts; rows of one element, large means, constant rows.
  */
 #include "arrays.h"
+#include "dispatch/dispatch.h"
 
 /* x, y, dy, dx: [rows, n]; w, b, dw, db: [n], w and b may be NULL. */
 static void reference(const double *x, const double *w, const double *b, const double *dy, int64_t rows, int64_t n,
@@ -401,6 +402,114 @@ static void rms_and_group_norms(lks_context *ctx, const char *name)
     }
 }
 
+static int same_bits(lks_context *ctx, lks_tensor *a, lks_tensor *b)
+{
+    if (!a || !b || lks_dtype_of(a) != lks_dtype_of(b) || lks_numel(a) != lks_numel(b)) return 0;
+    int64_t bytes = lks_numel(a) * lks_dtype_size(lks_dtype_of(a));
+    char *p = malloc((size_t)bytes + 1), *q = malloc((size_t)bytes + 1);
+    int same = lks_to_host(a, p, bytes) == LKS_OK && lks_to_host(b, q, bytes) == LKS_OK &&
+               !memcmp(p, q, (size_t)bytes);
+    free(p), free(q);
+    return same;
+}
+
+/* The rows as models and rules call them: y in another dtype (norm.to); dx added to what is there, in its place or not,
+ * and once more in 16 bits (norm.low). The functions of ops.h give none of it. */
+static int to_and_low_case(lks_context *ctx, int rms, lks_dtype dtype, lks_dtype other, int64_t n)
+{
+    int64_t rows = 7, shape[2] = {rows, n};
+    int op = rms ? LKSI_OP_rms_norm : LKSI_OP_layer_norm, nin = rms ? 2 : 3, nout = rms ? 2 : 3, good = 1;
+    int back = rms ? LKSI_OP_rms_norm_backward : LKSI_OP_layer_norm_backward;
+    lksi_attr attr = {.norm = {.ndims = 1, .eps = 1e-5}};
+    lks_scope_begin(ctx);
+    lks_no_grad_begin(ctx);
+    lks_tensor *x = noise_of(ctx, dtype, 2, shape, 2, 1), *w = noise_of(ctx, dtype, 1, &n, 1, 3);
+    lks_tensor *dy = noise_of(ctx, dtype, 2, shape, 1, 2), *more = noise_of(ctx, dtype, 2, shape, 3, 4);
+    lks_tensor *in[3] = {x, w, LKS_NONE}, *plain[3] = {NULL}, *out[3] = {NULL};
+    good &= lksi_call(ctx, "plain", op, nin, in, &attr, nout, plain) == LKS_OK;
+    attr.norm.to = other + 1;
+    good &= lksi_call(ctx, "norm.to", op, nin, in, &attr, nout, out) == LKS_OK;
+    attr.norm.to = 0;
+    /* Reference */
+    double *vx = values_of(ctx, x), *vw = values_of(ctx, w), *vg = values_of(ctx, dy), *vm = values_of(ctx, more);
+    double *y = room(rows * n), *dx = room(rows * n), *dw = room(n), *db = room(n);
+    if (!rms) reference(vx, vw, NULL, vg, rows, n, 1e-5, y, dx, dw, db);
+    else
+        for (int64_t r = 0; r < rows; r++) {
+            const double *p = vx + r * n, *g = vg + r * n;
+            double squares = 0, mean = 0;
+            for (int64_t i = 0; i < n; i++) squares += p[i] * p[i] / (double)n;
+            double rstd = 1 / sqrt(squares + 1e-5);
+            for (int64_t i = 0; i < n; i++) mean += g[i] * vw[i] * p[i] * rstd / (double)n;
+            for (int64_t i = 0; i < n; i++) {
+                y[r * n + i] = p[i] * rstd * vw[i];
+                dx[r * n + i] = (g[i] * vw[i] - p[i] * rstd * mean) * rstd;
+            }
+        }
+    double tol = fmax(tolerance_of(dtype), tolerance_of(other));
+    good = good && lks_dtype_of(out[0]) == other && close_to(ctx, out[0], y, rows * n, tolerance_of(other));
+    for (int i = 1; i < nout; i++) good = good && same_bits(ctx, out[i], plain[i]);
+    if (good && dtype == LKS_F32) good = same_bits(ctx, out[0], lks_to(plain[0], other));
+    if (!good) diag("norm.to: %s", lks_error(ctx));
+    for (int64_t i = 0; i < rows * n; i++) y[i] = dx[i] + vm[i];
+    lks_tensor *first[2] = {NULL};
+    for (int how = 0; how < 3 && good; how++) { /* nothing is there; added; added in its place */
+        lks_tensor *from[6] = {dy, x, w, plain[1], rms ? LKS_NONE : plain[2], LKS_NONE}, *to[4] = {NULL};
+        int there = rms ? 4 : 5, low = rms ? 2 : 3;
+        attr.norm.low = other + 1;
+        if (how) from[there] = how == 2 ? lks_clone(more) : more;
+        if (how == 2) to[0] = from[there];
+        good = lksi_call(ctx, "norm.low", back, there + 1, from, &attr, low + 1, to) == LKS_OK;
+        good = good && (how < 2 || to[0] == from[there]) && lks_dtype_of(to[low]) == other &&
+               close_to(ctx, to[0], how ? y : dx, rows * n, tolerance_of(dtype) * 4) &&
+               close_to(ctx, to[low], how ? y : dx, rows * n, tol * 4);
+        if (good && dtype == LKS_F32) good = same_bits(ctx, to[low], lks_to(to[0], other));
+        if (how == 0) first[0] = to[0], first[1] = to[1];
+        else good = good && same_bits(ctx, to[1], first[1]);
+        if (good && how == 1) good = close_to(ctx, more, vm, rows * n, 0); /* not written */
+        if (!good) diag("norm.low, way %d: %s", how, lks_error(ctx));
+    }
+    /* Without low nothing is made, without there dx is the same. */
+    attr.norm.low = 0;
+    lks_tensor *from[5] = {dy, x, w, plain[1], rms ? NULL : plain[2]}, *to[4] = {NULL};
+    good = good && lksi_call(ctx, "plain", back, rms ? 4 : 5, from, &attr, rms ? 3 : 4, to) == LKS_OK &&
+           same_bits(ctx, to[0], first[0]) && lks_numel(to[rms ? 2 : 3]) == 0;
+    free(vx), free(vw), free(vg), free(vm), free(y), free(dx), free(dw), free(db);
+    lks_no_grad_end(ctx);
+    lks_scope_end(ctx);
+    if (!good)
+        diag("%s, %s and %s, rows of %lld", rms ? "rms" : "layer", lks_dtype_name(dtype), lks_dtype_name(other),
+             (long long)n);
+    return good;
+}
+
+static void to_and_low(lks_context *ctx, const char *name)
+{
+    static const int64_t n[] = {1, 33, 64, 515, 4099};
+    for (int rms = 0; rms < 2; rms++)
+        for (int d = 0; d < 4; d++) {
+            int good = 1;
+            for (int k = 2; k < 4; k++)
+                for (size_t i = 0; i < sizeof n / sizeof *n; i++)
+                    good &= to_and_low_case(ctx, rms, array_floats[d], array_floats[k], n[i]);
+            ok(good, "%s %s %s: y in 16 bits; dx with what is there, and in 16 bits", rms ? "rms_norm" : "layer_norm",
+               name, lks_dtype_name(array_floats[d]));
+        }
+    /* What does not fit. */
+    int64_t shape[2] = {2, 3}, flat[1] = {6}, one = 2;
+    lksi_attr attr = {.norm = {.ndims = 1, .eps = 1e-5}};
+    lks_tensor *x = lks_ones(ctx, LKS_F32, 2, shape), *s = lks_ones(ctx, LKS_F32, 1, &one), *out[4] = {NULL};
+    lks_tensor *in[6] = {x, x, LKS_NONE, s, s, lks_ones(ctx, LKS_F32, 1, flat)};
+    ok(lksi_call(ctx, "there", LKSI_OP_layer_norm_backward, 6, in, &attr, 4, out) == LKS_ERR_SHAPE &&
+           strstr(lks_error(ctx), "there [6]"),
+       "what is there has another shape: %s", lks_error(ctx));
+    lks_error_clear(ctx);
+    in[5] = lks_ones(ctx, LKS_BF16, 2, shape);
+    ok(lksi_call(ctx, "there", LKSI_OP_layer_norm_backward, 6, in, &attr, 4, out) != LKS_OK, "or another dtype: %s",
+       lks_error(ctx));
+    lks_error_clear(ctx);
+}
+
 static void known_rms_and_group(lks_context *ctx)
 {
     double v[512], *y;
@@ -516,6 +625,7 @@ int main(int argc, char **argv)
         layer_norms(ctx, name);
         batch_norms(ctx, name);
         rms_and_group_norms(ctx, name);
+        to_and_low(ctx, name);
         if (i == 1 || i == 3) known(ctx), known_rms_and_group(ctx);
         if (i == 1) errors(ctx);
         ok(lks_context_destroy(&ctx) == LKS_OK, "%s destroyed", name);

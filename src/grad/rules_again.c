@@ -34,12 +34,19 @@ static lks_tensor *beyond_one(lks_tensor *x, int n, const int *dims)
     return lks_clamp(lks_amax(lks_abs(lks_detach(x)), n, dims, 1), 1, FLT_MAX);
 }
 
+/* x - mean; twice, since the mean of large numbers is rounded coarsely, and what it left over is a mean, too. */
+static lks_tensor *less_mean(lks_tensor *x, int n, const int *dims)
+{
+    for (int k = 0; k < 2; k++) x = lks_sub(x, lks_mean(x, n, dims, 1, LKS_DTYPE_NONE));
+    return x;
+}
+
 /* xh = (x - mean) r, r = (variance + eps)^-1/2 over dims (mean 0 unless centred), and
  * dx = r (g - mean g - xh mean(g xh)), the mean of g likewise; g is times the weight already. */
 static lks_tensor *standardised(lks_tensor *x, lks_tensor *g, int n, const int *dims, int centred, double eps,
                                 lks_tensor **xh)
 {
-    lks_tensor *c = centred ? lks_sub(x, lks_mean(x, n, dims, 1, LKS_DTYPE_NONE)) : x;
+    lks_tensor *c = centred ? less_mean(x, n, dims) : x;
     lks_tensor *r, *m = NULL;
     int units = !centred && x->numel && x->v.dtype == LKS_F32;
     if (units) { /* in units of m: squares do not overflow */
@@ -172,12 +179,12 @@ lks_status lksi_again_cross_entropy(lksi_back *b)
     double s = b->attr->loss.smoothing;
     int classes = 1, how = b->attr->loss.reduction;
     if (!logp) return lksi_rule_failed(b);
-    /* A mean is a sum over the count, a constant; where that is 0 MEAN has no gradient. */
+    /* A mean is a sum over the count, a constant; where that is 0 it has no gradient, whatever the value is. */
     if (how == LKS_REDUCTION_MEAN || how == LKS_REDUCTION_MEAN_NAN) {
         lks_tensor *count = lks_to(lksi_back_out(b, 2), g->v.dtype);
         lks_tensor *one = lks_full(b->ctx, g->v.dtype, 0, NULL, 1), *none = lks_full(b->ctx, g->v.dtype, 0, NULL, 0);
-        if (how == LKS_REDUCTION_MEAN) count = lks_where(lks_eq(count, none), one, count);
-        g = lks_div(g, count);
+        lks_tensor *empty = lks_eq(count, none);
+        g = lks_where(empty, none, lks_div(g, lks_where(empty, one, count)));
     }
     lks_tensor *d = of_nll(b, s ? lks_mul_scalar(g, 1 - s) : g, weight, logp);
     if (s) {
