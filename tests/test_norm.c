@@ -402,7 +402,7 @@ static void rms_and_group_norms(lks_context *ctx, const char *name)
     }
 }
 
-static int same_bits(lks_context *ctx, lks_tensor *a, lks_tensor *b)
+static int same_bits(lks_tensor *a, lks_tensor *b)
 {
     if (!a || !b || lks_dtype_of(a) != lks_dtype_of(b) || lks_numel(a) != lks_numel(b)) return 0;
     int64_t bytes = lks_numel(a) * lks_dtype_size(lks_dtype_of(a));
@@ -448,8 +448,8 @@ static int to_and_low_case(lks_context *ctx, int rms, lks_dtype dtype, lks_dtype
         }
     double tol = fmax(tolerance_of(dtype), tolerance_of(other));
     good = good && lks_dtype_of(out[0]) == other && close_to(ctx, out[0], y, rows * n, tolerance_of(other));
-    for (int i = 1; i < nout; i++) good = good && same_bits(ctx, out[i], plain[i]);
-    if (good && dtype == LKS_F32) good = same_bits(ctx, out[0], lks_to(plain[0], other));
+    for (int i = 1; i < nout; i++) good = good && same_bits(out[i], plain[i]);
+    if (good && dtype == LKS_F32) good = same_bits(out[0], lks_to(plain[0], other));
     if (!good) diag("norm.to: %s", lks_error(ctx));
     for (int64_t i = 0; i < rows * n; i++) y[i] = dx[i] + vm[i];
     lks_tensor *first[2] = {NULL};
@@ -463,9 +463,9 @@ static int to_and_low_case(lks_context *ctx, int rms, lks_dtype dtype, lks_dtype
         good = good && (how < 2 || to[0] == from[there]) && lks_dtype_of(to[low]) == other &&
                close_to(ctx, to[0], how ? y : dx, rows * n, tolerance_of(dtype) * 4) &&
                close_to(ctx, to[low], how ? y : dx, rows * n, tol * 4);
-        if (good && dtype == LKS_F32) good = same_bits(ctx, to[low], lks_to(to[0], other));
+        if (good && dtype == LKS_F32) good = same_bits(to[low], lks_to(to[0], other));
         if (how == 0) first[0] = to[0], first[1] = to[1];
-        else good = good && same_bits(ctx, to[1], first[1]);
+        else good = good && same_bits(to[1], first[1]);
         if (good && how == 1) good = close_to(ctx, more, vm, rows * n, 0); /* not written */
         if (!good) diag("norm.low, way %d: %s", how, lks_error(ctx));
     }
@@ -473,7 +473,7 @@ static int to_and_low_case(lks_context *ctx, int rms, lks_dtype dtype, lks_dtype
     attr.norm.low = 0;
     lks_tensor *from[5] = {dy, x, w, plain[1], rms ? NULL : plain[2]}, *to[4] = {NULL};
     good = good && lksi_call(ctx, "plain", back, rms ? 4 : 5, from, &attr, rms ? 3 : 4, to) == LKS_OK &&
-           same_bits(ctx, to[0], first[0]) && lks_numel(to[rms ? 2 : 3]) == 0;
+           same_bits(to[0], first[0]) && lks_numel(to[rms ? 2 : 3]) == 0;
     free(vx), free(vw), free(vg), free(vm), free(y), free(dx), free(dw), free(db);
     lks_no_grad_end(ctx);
     lks_scope_end(ctx);

@@ -157,6 +157,7 @@ static void eigenvalues(void)
 {
     double a[16], got[2][32], more[4] = {0};
     lks_tensor *w, *v;
+    lks_error_clear(ctx);
     for (int i = 0; i < 16; i++) a[i] = (i * 7 + 3) % 11 - 4 + (i % 5 == 0) * 6;
     lks_tensor *x = lks_from_host(ctx, LKS_F64, 2, (int64_t[]){4, 4}, a);
     if (lks_linalg_eig(x, &w, &v) != LKS_OK && lks_error_code(ctx) == LKS_ERR_UNSUPPORTED) {

@@ -153,6 +153,16 @@ static lks_tensor *class_weight(lks_tensor *w, const lks_tensor *x)
 
 static lks_tensor *times(lks_tensor *x, lks_tensor *w) { return w == lks_none ? x : lks_mul(x, w); }
 
+/* log softmax(x) as the fused rows see it: a row where keep (or NULL) is 0 counts nothing, whatever it holds; one of
+ * -infinity alone is not a number. */
+static lks_tensor *log_probabilities(lks_tensor *x, lks_tensor *keep)
+{
+    int classes = 1;
+    if (x && keep) x = lks_where(keep, x, lks_full(x->ctx, x->v.dtype, 0, NULL, 0));
+    if (x && x->numel) x = lks_sub(x, lks_amax(lks_detach(x), 1, &classes, 1));
+    return lks_log_softmax(x, 1);
+}
+
 static lks_tensor *through_log_softmax(lks_tensor *dlogp, lks_tensor *logp)
 {
     lks_tensor *in[2] = {dlogp, logp};
@@ -175,7 +185,10 @@ static lks_tensor *of_nll(lksi_back *b, lks_tensor *g, lks_tensor *weight, const
 /* By way of log_softmax: d log p = (1 - s) times nll's, and s / C times that of all classes where a row counts. */
 lks_status lksi_again_cross_entropy(lksi_back *b)
 {
-    lks_tensor *logp = lks_log_softmax(wide(lksi_back_in(b, 0)), 1), *weight = fixed(lksi_back_in(b, 2)), *g = b->g;
+    lks_tensor *target = lksi_back_in(b, 1), *weight = fixed(lksi_back_in(b, 2)), *g = b->g;
+    lks_tensor *ignored = lks_full(b->ctx, target->v.dtype, 0, NULL, (double)b->attr->loss.ignore_index);
+    lks_tensor *keep = lks_ne(lks_unsqueeze(target, 1), ignored);
+    lks_tensor *logp = keep ? log_probabilities(wide(lksi_back_in(b, 0)), keep) : NULL;
     double s = b->attr->loss.smoothing;
     int classes = 1, how = b->attr->loss.reduction;
     if (!logp) return lksi_rule_failed(b);
@@ -200,7 +213,7 @@ lks_status lksi_again_cross_entropy(lksi_back *b)
 lks_status lksi_again_cross_entropy_soft(lksi_back *b)
 {
     lks_tensor *x = wide(lksi_back_in(b, 0)), *target = lksi_back_in(b, 1), *weight = fixed(lksi_back_in(b, 2));
-    lks_tensor *logp = lks_log_softmax(x, 1), *g = b->g;
+    lks_tensor *logp = log_probabilities(x, NULL), *g = b->g;
     double s = b->attr->loss.smoothing;
     if (!logp) return lksi_rule_failed(b);
     int64_t classes = x->v.shape[1], rows = classes ? x->numel / classes : 0;
