@@ -346,7 +346,8 @@ int lksi_back_low(const lksi_back *b, int i)
 {
     const lksi_node *n = b->node->edge[i].node;
     if (!n || b->create_graph || n->op != LKSI_OP_add || n->out[0].dtype != LKS_F32) return 0;
-    if (n->grad[0] && !lksi_is_contiguous(&n->grad[0]->v)) return 0; /* lksi_back_there did not give it: more is added */
+    /* What lksi_back_there does not give is added later. */
+    if (n->grad[0] && !lksi_is_contiguous(&n->grad[0]->v)) return 0;
     for (int k = 0; k < n->nin; k++) {
         const lksi_node *to = n->edge[k].node;
         const lksi_meta *m = to ? &to->out[n->edge[k].out] : NULL;
