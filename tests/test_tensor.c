@@ -253,14 +253,14 @@ static void test_wrap(void)
        "nor do they change results");
 }
 
-static void test_contiguity(void) /* B60 */
+static void test_contiguity(void)
 {
     lks_tensor *c = lks_to(lks_reshape(lks_arange(ctx, LKS_F32, 13), SHAPE(13, 1)), LKS_F32);
     lks_tensor *e = lks_expand(c, SHAPE(1, 1, 13, 13));
     double want[169];
     for (int i = 0; i < 169; i++) want[i] = i / 13;
-    ok(lks_stride(e)[3] == 0 && !lks_is_contiguous(e), "a repeated dim is not contiguous");
-    ok(holds(lks_to(e, LKS_F16), 169, want), "an expanded column, cast, keeps its rows");
+    ok(lks_stride(e)[3] == 0 && !lks_is_contiguous(e), "B60: a repeated dim is not contiguous");
+    ok(holds(lks_to(e, LKS_F16), 169, want), "B60: an expanded column, cast, keeps its rows");
     ok(holds(lks_contiguous(e), 169, want) && holds(lks_relu(e), 169, want), "copied and computed with, too");
 }
 
@@ -461,13 +461,14 @@ static void test_copy(void)
 
 /* --- sizes --- */
 
-static void test_overflow(void) /* B61 */
+static void test_overflow(void)
 {
     const int64_t big = (int64_t)1 << 61, half = (int64_t)1 << 40;
     int64_t used = lks_memory_used(ctx), held = lks_memory_held(ctx), blocks = lksi_blocks_in_use(&ctx->base);
-    ok(!lks_empty(ctx, LKS_U8, SHAPE(2, 2, 1, big)) && failed(LKS_ERR_SHAPE, "lks_empty", "64-bit"), "2^63 elements");
+    ok(!lks_empty(ctx, LKS_U8, SHAPE(2, 2, 1, big)) && failed(LKS_ERR_SHAPE, "lks_empty", "64-bit"),
+       "B61: 2^63 elements");
     ok(!lks_zeros(ctx, LKS_U8, SHAPE((int64_t)1 << 31, (int64_t)1 << 33)) && failed(LKS_ERR_SHAPE, "64-bit", ""),
-       "2^64");
+       "B61: 2^64");
     ok(!lks_empty(ctx, LKS_F64, SHAPE(big)) && failed(LKS_ERR_SHAPE, "64-bit", "float64"), "2^64 bytes");
     ok(!lks_full(ctx, LKS_F32, SHAPE(big, 2), 1) && failed(LKS_ERR_SHAPE, "64-bit", ""), "full");
     ok(!lks_from_host(ctx, LKS_F32, SHAPE(big, 2), &big) && failed(LKS_ERR_SHAPE, "64-bit", ""), "from_host");
