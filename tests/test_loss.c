@@ -711,6 +711,16 @@ static void embeddings(lks_context *ctx)
         ok(close_to(ctx, lks_triplet_margin_loss(a, b, c, 1, p, 1e-6, k >= 4, LKS_REDUCTION_MEAN), &mean, 1, 1e-5),
            "triplet_margin_loss, p = %g%s", p, k < 4 ? "" : ", swapped");
     }
+    for (int k = 0; k < 4; k++) {
+        lks_tensor *same[3] = {lks_clone(a), lks_clone(a), lks_clone(c)}, *g[3];
+        for (int i = 0; i < 3; i++) lks_set_requires_grad(same[i], 1);
+        lks_tensor *y = lks_triplet_margin_loss(same[0], same[1], same[2], 100, powers[k], 0, 0, LKS_REDUCTION_SUM);
+        int good = lks_gradients(y, LKS_NONE, 3, same, 0, 0, g) == LKS_OK;
+        double size[3];
+        for (int i = 0; i < 3; i++) size[i] = item(ctx, lks_norm(g[i], 1, 0, NULL, 0));
+        ok(good && isfinite(size[0]) && size[1] == 0 && size[2] > 0,
+           "triplet_margin_loss, p = %g: a distance of 0 has no gradient", powers[k]);
+    }
     NO(lks_triplet_margin_loss(a, b, c, 1, 0, 1e-6, 0, 1), LKS_ERR_ARGUMENT, "p is 0");
     NO(lks_triplet_margin_loss(a, b, t, 1, 2, 1e-6, 0, 1), LKS_ERR_SHAPE, "input 2");
     free(va), free(vb), free(vc);

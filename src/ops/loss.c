@@ -220,18 +220,10 @@ lks_tensor *lks_cosine_embedding_loss(lks_tensor *x1, lks_tensor *x2, lks_tensor
     return composed_loss(where, LKSI_OP_cosine_embedding_loss, in, &o, cosine_body);
 }
 
-/* (sum |a - b + eps|^p)^(1/p) over the last dim. */
+/* (sum |a - b + eps|^p)^(1/p) over the last dim; its gradient at 0 is 0. */
 static lks_tensor *pair_distance(lks_tensor *a, lks_tensor *b, const composed *o)
 {
-    LKSI_GUARD;
-    lks_tensor *d = lks_add_scalar(lks_sub(a, b), o->eps);
-    if (o->p == 2) return lks_sqrt(last_sum(lks_mul(d, d)));
-    lks_tensor *zero = d ? lks_zeros(d->ctx, d->v.dtype, 0, NULL) : NULL, *m, *top;
-    m = lks_l1_loss(d, zero, LKS_REDUCTION_NONE);
-    if (o->p == 1) return last_sum(m);
-    if (isinf(o->p)) return m && lks_max(m, -1, 0, &top, NULL) == LKS_OK ? top : NULL;
-    lks_tensor *sum = last_sum(lks_exp(lks_mul_scalar(lks_log(m), o->p)));
-    return lks_exp(lks_mul_scalar(lks_log(sum), 1 / o->p));
+    return lks_norm(lks_add_scalar(lks_sub(a, b), o->eps), o->p, 1, (int[]){-1}, 0);
 }
 
 static lks_tensor *triplet_body(const char *where, lks_tensor **in, const composed *o)
