@@ -311,6 +311,9 @@ static void edges(void)
     ok(refused(lks_view_as_complex(lks_transpose(lks_ones(ctx, LKS_F32, SHAPE(2, 2)), 0, 1)), LKS_ERR_SHAPE, "stride 1",
                ""),
        "of strided pairs");
+    lks_tensor *nobody = lks_view_as_complex(lks_transpose(lks_ones(ctx, LKS_F32, SHAPE(2, 0)), 0, 1));
+    ok(nobody && lks_dtype_of(nobody) == LKS_C64 && lks_ndim(nobody) == 1 && lks_numel(nobody) == 0,
+       "of no pairs, whatever the strides");
     ok(refused(lks_view_as_complex(lks_ones(ctx, LKS_F16, SHAPE(2, 2))), LKS_ERR_DTYPE, "float16", ""),
        "of pairs of float16");
     ok(refused(lks_sum(c, 0, NULL, 0, LKS_F32), LKS_ERR_DTYPE, "complex64", "float32"), "sum into a real dtype");

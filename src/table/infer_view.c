@@ -153,10 +153,10 @@ lks_status lksi_infer_as_complex(lksi_args *a)
     if (x->dtype != LKS_F32 && x->dtype != LKS_F64)
         return lksi_why(a, LKS_ERR_DTYPE, "pairs of %s are no complex numbers here; float32 or float64 is needed",
                         lks_dtype_name(x->dtype));
-    int fits = n >= 0 && x->shape[n] == 2 && x->stride[n] == 1;
-    for (int d = 0; fits && d < n; d++) fits = x->stride[d] % 2 == 0 || x->shape[d] == 1;
+    int empty = lksi_numel(x) == 0, fits = n >= 0 && x->shape[n] == 2 && (x->stride[n] == 1 || empty);
+    for (int d = 0; fits && d < n; d++) fits = x->stride[d] % 2 == 0 || x->shape[d] == 1 || empty;
     int64_t bytes = 2 * lks_dtype_size(x->dtype);
-    if (!fits || (lksi_numel(x) && (intptr_t)x->data % (bytes > 8 ? 8 : bytes)))
+    if (!fits || (!empty && (intptr_t)x->data % (bytes > 8 ? 8 : bytes)))
         return lksi_why(a, LKS_ERR_SHAPE,
                         "%s is not seen as pairs: the last dim must have size 2 and stride 1, the others even strides "
                         "(lks_contiguous)",
