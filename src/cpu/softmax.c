@@ -7,12 +7,13 @@
 #include "cpu/rows_exp.h"
 
 enum { SOFTMAX, LOG_SOFTMAX, SOFTMAX_BACK, LOG_SOFTMAX_BACK };
+enum { MUCH = 1 << 28 }; /* bytes: slices that need more are made by one worker */
 
 typedef struct job {
     int what, back;
     lksi_rowset x, y, dy; /* x: input, or result for backward; y: what is made */
     int64_t group;        /* slices moved together at most */
-    char *scratch;        /* per worker: three buffers of room elements */
+    char *scratch;        /* per worker: x, then y; backward: y, then dy and dx; room elements each */
     int64_t scratch_each, room;
 } job;
 
@@ -36,11 +37,13 @@ static lks_status run(lksi_cpu *cpu, const lksi_args *a, int what, const lksi_vi
     if (s.x.n == 0 || s.x.rows == 0) return LKS_OK;
     s.group = lksi_rowset_group(s.x.n);
     s.room = (s.group * s.x.n + 15) / 16 * 16;
-    s.scratch_each = 3 * s.room * (dbl ? 8 : 4);
-    s.scratch = lksi_scratch(cpu, -1, 0, lksi_cpu_workers(cpu) * s.scratch_each);
-    if (!s.scratch) return lksi_why(a, LKS_ERR_MEMORY, "no memory for scratch");
-    int64_t grain = 8192 / s.x.n;
+    s.scratch_each = (s.back ? 2 : 1) * s.room * (dbl ? 8 : 4);
+    int64_t grain = 8192 / s.x.n, workers = s.scratch_each > MUCH ? 1 : lksi_cpu_workers(cpu);
     if (grain < s.group) grain = s.group;
+    if (workers == 1) grain = s.x.rows;
+    int64_t bytes = workers * s.scratch_each;
+    s.scratch = lksi_scratch(cpu, -1, 0, bytes);
+    if (!s.scratch) return lksi_why(a, LKS_ERR_MEMORY, "no memory for %lld bytes of scratch", (long long)bytes);
     lksi_parallel(cpu, s.x.rows, grain, dbl ? slices_d : slices_f, &s);
     return LKS_OK;
 }

@@ -71,7 +71,7 @@ static void F(slices)(void *arg, int64_t begin, int64_t end, int worker)
 {
     const job *s = arg;
     int64_t n = s->x.n;
-    REAL *xb = (REAL *)(void *)(s->scratch + worker * s->scratch_each), *gb = xb + s->room, *yb = gb + s->room;
+    REAL *xb = (REAL *)(void *)(s->scratch + worker * s->scratch_each), *gb = xb + s->room, *yb = s->back ? gb : xb;
     for (int64_t r = begin, k; r < end; r += k) {
         k = lksi_rowset_beside(&s->x, r, end - r < s->group ? end - r : s->group);
         if (k == 1) {
