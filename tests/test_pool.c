@@ -502,6 +502,19 @@ static void test_grid(void)
     double *edge = values_of(ctx, lks_grid_sample(x, g, LKS_SAMPLE_BICUBIC, LKS_SAMPLE_BORDER, 0));
     ok(edge && fabs(edge[2] - 1) < 1e-6 && fabs(edge[3] - 2) < 1e-6, "bicubic at infinity: the nearest element");
     free(edge);
+    /* A transposed convolution of one pixel whose output padding lies beyond all of x: bias alone. */
+    double two[2] = {8, 5};
+    int64_t more[1] = {1}, apart[1] = {2};
+    lks_tensor *in = tensor_of(ctx, LKS_F32, 3, (int64_t[]){1, 1, 1}, one);
+    lks_tensor *w = tensor_of(ctx, LKS_F32, 3, (int64_t[]){1, 1, 1}, column + 2);
+    lks_tensor *bias = lks_full(ctx, LKS_F32, 1, more, 5), *grads[2], *of[2] = {in, w};
+    for (int i = 0; i < 20; i++) lks_full(ctx, LKS_F32, 3, (int64_t[]){1, 1, 2}, 7); /* memory that was used before */
+    lks_set_requires_grad(in, 1), lks_set_requires_grad(w, 1);
+    lks_tensor *wide = lks_conv_transpose1d(in, w, bias, NULL, NULL, more, 1, apart);
+    ok(close_to(ctx, wide, two, 2, 0) &&
+           lks_gradients(wide, lks_ones(ctx, LKS_F32, 3, (int64_t[]){1, 1, 2}), 2, of, 0, 0, grads) == LKS_OK &&
+           close_to(ctx, grads[0], (double[]){3}, 1, 0) && close_to(ctx, grads[1], (double[]){1}, 1, 0),
+       "conv_transpose1d: output padding with a kernel of 1");
     lks_scope_end(ctx);
 }
 

@@ -66,7 +66,7 @@ static geometry geometry_of(const lksi_args *a, int ndim, const lksi_view *x, co
     v.sd = stride[0], v.sh = stride[1], v.sw = stride[2];
     v.pd = padding[0], v.ph = padding[1], v.pw = padding[2];
     v.dd = dilation[0], v.dh = dilation[1], v.dw = dilation[2];
-    v.pointwise = v.r == 1 && v.s == 1 && v.sh == 1 && v.sw == 1 && v.ph == 0 && v.pw == 0;
+    v.pointwise = v.r == 1 && v.s == 1 && v.sh == 1 && v.sw == 1 && v.ph == 0 && v.pw == 0 && v.h == v.p && v.w == v.q;
     return v;
 }
 
