@@ -79,8 +79,14 @@ static lks_status post_present(lks_dp *dp)
         dp->present[i] = wanted && ps->e[i].t->grad;
         dp->absent |= wanted && !ps->e[i].t->grad;
     }
-    return lksi_host_reduce_start(dp->ctx->comm, "gradients that are present", dp->present, ps->n, LKS_MAX,
-                                  &dp->present_rq);
+    /* A step that is replayed has the gradients that it had, on every rank: nothing is asked again. */
+    lksi_device *d = dp->ctx->dev;
+    lksi_trace *trace = d->trace;
+    d->trace = NULL;
+    lks_status st = lksi_host_reduce_start(dp->ctx->comm, "gradients that are present", dp->present, ps->n, LKS_MAX,
+                                           &dp->present_rq);
+    d->trace = trace;
+    return st;
 }
 
 /* A gradient that another rank has is there on this one, too: 0 was added to it. */
