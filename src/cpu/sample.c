@@ -44,10 +44,11 @@ static raster raster_of(const lksi_view *v, int image)
     return r;
 }
 
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
 static int64_t channels_of(const sampling *s, int64_t group)
 {
-    int64_t left = s->channels - group * CHANNELS;
-    return left < CHANNELS ? left : CHANNELS;
+    return least(s->channels - group * CHANNELS, CHANNELS);
 }
 
 static inline int is_nan_f32(float x) { return lksi_is_nan_f32(x); }
@@ -78,7 +79,7 @@ static void sampling_of(sampling *s, const lksi_args *a, const lksi_view *x, con
     s->in = s->x.size, s->out = s->y.size;
     s->n = x->shape[0], s->channels = x->shape[1], s->plane = product(s->in), s->places = product(s->out);
     s->groups = (s->channels + CHANNELS - 1) / CHANNELS;
-    most = s->channels < CHANNELS ? s->channels : CHANNELS;
+    most = least(s->channels, CHANNELS);
     for (s->width = lanes; s->width < most;) s->width *= 2;
 }
 

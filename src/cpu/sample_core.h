@@ -159,7 +159,7 @@ static void NAME(fetch)(const raster *r, int64_t n, int64_t c0, int64_t channels
     REAL line[PLACES];
     for (int64_t run; count > 0; first += run, count -= run, to += run * width) {
         const char *from = io_at(r->data, r->dtype, n * r->of_n + c0 * r->of_c + NAME(pixel)(r, first, &run));
-        run = run < count ? run : count;
+        run = least(run, count);
         for (int64_t i = 0; i < run && r->of_c == 1; i++)
             NAME(io_load)(to + i * width, io_at(from, r->dtype, i * r->stride[2]), r->dtype, 1, channels);
         for (int64_t c = 0; c < channels && r->of_c != 1; c++) {
@@ -178,7 +178,7 @@ static void NAME(put)(const raster *r, int64_t n, int64_t c0, int64_t channels, 
     REAL line[PLACES];
     for (int64_t run; count > 0; first += run, count -= run, from += run * width) {
         char *to = io_at(r->data, r->dtype, n * r->of_n + c0 * r->of_c + NAME(pixel)(r, first, &run));
-        run = run < count ? run : count;
+        run = least(run, count);
         for (int64_t i = 0; i < run && r->of_c == 1; i++)
             NAME(io_store)(io_at(to, r->dtype, i * r->stride[2]), from + i * width, r->dtype, 1, channels);
         for (int64_t c = 0; c < channels && r->of_c != 1; c++) {
@@ -265,8 +265,8 @@ static const REAL *NAME(there)(const sampling *s, int64_t n, int64_t group, int6
 static void NAME(gather)(const sampling *s, int64_t n, int64_t group, int64_t first, int64_t last, REAL *to)
 {
     for (int64_t i = first; i < last; i += PLACES)
-        NAME(fetch)(&s->x, n, group * CHANNELS, channels_of(s, group), i, last - i < PLACES ? last - i : PLACES,
-                    s->width, to + i * s->width);
+        NAME(fetch)(&s->x, n, group * CHANNELS, channels_of(s, group), i, least(last - i, PLACES), s->width,
+                    to + i * s->width);
 }
 
 /* Units: pieces of an image for one group of channels. */
@@ -276,8 +276,8 @@ static void NAME(gather_part)(void *arg, int64_t begin, int64_t end, int worker)
     int64_t pieces = (s->plane + PIECE - 1) / PIECE;
     (void)worker;
     for (int64_t unit = begin; unit < end; unit++) {
-        int64_t first = unit % pieces * PIECE, which = unit / pieces, last = first + PIECE;
-        NAME(gather)(s, s->first + which / s->groups, which % s->groups, first, last < s->plane ? last : s->plane,
+        int64_t first = unit % pieces * PIECE, which = unit / pieces;
+        NAME(gather)(s, s->first + which / s->groups, which % s->groups, first, least(first + PIECE, s->plane),
                      (REAL *)s->shared + which * s->plane * s->width);
     }
 }
@@ -306,7 +306,7 @@ static void NAME(sample_part)(void *arg, int64_t begin, int64_t end, int worker)
     NAME(block) b, near;
     for (int64_t unit = begin; unit < end; unit++) {
         int64_t image = unit / blocks, n = s->first + image, first = unit % blocks * PLACES, step;
-        int64_t count = s->places - first < PLACES ? s->places - first : PLACES;
+        int64_t count = least(s->places - first, PLACES);
         NAME(look)(s, n, first, count, &b);
         for (int64_t group = 0; group < s->groups; group++) {
             const REAL *x = NAME(there)(s, n, group, &step);
@@ -340,15 +340,15 @@ static void NAME(back_part)(void *arg, int64_t begin, int64_t end, int worker)
         }
         memset(dx, 0, (size_t)(s->plane * s->width) * sizeof(REAL));
         for (int64_t first = 0; first < s->places; first += PLACES) {
-            int64_t count = s->places - first < PLACES ? s->places - first : PLACES;
-            REAL *change = (REAL *)s->shared + (unit * s->places + first) * WIDE;
+            int64_t count = least(s->places - first, PLACES);
+            REAL *change = s->shared ? (REAL *)s->shared + (unit * s->places + first) * WIDE : NULL;
             NAME(look)(s, n, first, count, &b);
             NAME(fetch)(&s->y, n, group * CHANNELS, channels, first, count, s->width, dy);
             BY_PIECES(s->width, NAME(unmix), &b, count, dy, x, step, dx, change);
         }
         for (int64_t i = 0; i < s->plane; i += PLACES)
-            NAME(put)(&s->dx, n, group * CHANNELS, channels, i, s->plane - i < PLACES ? s->plane - i : PLACES,
-                      s->width, dx + i * s->width);
+            NAME(put)(&s->dx, n, group * CHANNELS, channels, i, least(s->plane - i, PLACES), s->width,
+                      dx + i * s->width);
     }
 }
 
@@ -360,7 +360,7 @@ static void NAME(grid_part)(void *arg, int64_t begin, int64_t end, int worker)
     (void)worker;
     for (int64_t unit = begin; unit < end; unit++) {
         int64_t image = unit / blocks, first = unit % blocks * PLACES;
-        int64_t count = s->places - first < PLACES ? s->places - first : PLACES;
+        int64_t count = least(s->places - first, PLACES);
         REAL sum[PLACES * WIDE] = {0};
         for (int64_t group = 0; group < s->groups && s->shared; group++) {
             const REAL *part = (REAL *)s->shared + ((image * s->groups + group) * s->places + first) * WIDE;
